@@ -1,0 +1,1 @@
+"""Runs on the laptop (onbox aside): plans, effects and verbs of the kit."""

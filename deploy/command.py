@@ -1,0 +1,135 @@
+"""Turns a function into a verb of `fab`: --host, --json, --dry-run, --debug, errors in one red line."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from fabric.main import program
+from fabric.tasks import Task
+from invoke import Argument, Exit
+
+HELP = {
+    "host": "the box to work on: a name in gpubox.toml or in ~/.ssh/config",
+    "hosts": "several boxes, with commas between",
+    "json": "print one JSON document and nothing else on stdout",
+    "dry_run": "show what would be done and why, and stop there",
+    "accept_new": "accept a host key that is not known yet (a changed one never)",
+    "debug": "show a traceback where there is an error",
+}
+
+
+class VerbTask(Task):  # type: ignore[misc]
+    """A task whose `--hosts` is also `-H`, so that all boxes come in one call."""
+
+    def get_arguments(self, ignore_unknown_help: bool | None = None) -> list[Argument]:
+        arguments: list[Argument] = super().get_arguments(ignore_unknown_help)
+        for argument in arguments:
+            if argument.name == "hosts":
+                argument.names = ("hosts", "H")
+        return arguments
+
+
+def verb(**help: str) -> Callable[[Callable[..., Any]], VerbTask]:
+    """Decorate `body(desk, **flags)`; it returns a JSON-able value, or an int as exit code.
+
+    `help` has a line for each of its flags. Names in the kit never become positional, since
+    Fabric would let those swallow --help.
+    """
+
+    def decorate(body: Callable[..., Any]) -> VerbTask:
+        @functools.wraps(body)
+        def run(
+            context: Any,
+            host: str = "",
+            hosts: str = "",
+            json: bool = False,
+            dry_run: bool = False,
+            accept_new: bool = False,
+            debug: bool = False,
+            **flags: Any,
+        ) -> None:
+            _run(body, host, hosts, json, dry_run, accept_new, debug, flags)
+
+        run.__signature__ = _signature(run, body)  # type: ignore[attr-defined]
+        return VerbTask(run, help={**HELP, **help}, auto_shortflags=False, positional=[])
+
+    return decorate
+
+
+def _signature(run: Callable[..., Any], body: Callable[..., Any]) -> inspect.Signature:
+    common = list(inspect.signature(run, follow_wrapped=False).parameters.values())[:-1]
+    own = list(inspect.signature(body).parameters.values())[1:]
+    return inspect.Signature([common[0], *own, *common[1:]])
+
+
+def _run(
+    body: Callable[..., Any],
+    host: str,
+    hosts: str,
+    machine: bool,
+    dry_run: bool,
+    accept_new: bool,
+    debug: bool,
+    flags: dict[str, Any],
+) -> None:
+    from deploy.console import Show
+    from deploy.errors import KitError
+    from deploy.verbs.desk import Desk
+
+    show = Show(machine)
+    try:
+        desk = Desk(show, _hosts(host, hosts), dry_run, accept_new)
+        desk.hosts = desk.hosts or [desk.config.default_box]
+        result = body(desk, **flags)
+    except KitError as fault:
+        _report(show, fault, debug)
+        raise Exit(code=fault.exit_code) from None
+    except KeyboardInterrupt:
+        show.warn("interrupted; the same command goes on where it was")
+        raise Exit(code=130) from None
+    except Exception as bug:
+        hint = "a fault of the kit: please report it with what --debug prints"
+        unforeseen = KitError(f"{type(bug).__name__}: {bug}", hint)
+        unforeseen.__cause__ = bug
+        _report(show, unforeseen, debug)
+        raise Exit(code=KitError.exit_code) from None
+    if machine and not isinstance(result, int):
+        show.json({"schema": 1, "verb": body.__name__, "results": result})
+    if isinstance(result, int) and result:
+        raise Exit(code=result)
+
+
+def _report(show: Any, fault: Any, debug: bool) -> None:
+    show.error(fault)
+    if show.machine:
+        error = {"kind": type(fault).__name__, "message": fault.message, "hint": fault.hint}
+        show.json({"schema": 1, "error": {**error, "exit_code": fault.exit_code}})
+    if debug:
+        traceback.print_exception(fault, file=sys.stderr)
+        sys.stderr.write(fault.on_the_box)
+
+
+def _hosts(host: str, hosts: str) -> list[str]:
+    """`--host`, `--hosts`/`-H` after the verb, or Fabric's own `-H` before it; each once."""
+    names = [host, *hosts.split(","), *HOSTS_BEFORE_THE_VERB]
+    return list(dict.fromkeys(each.strip() for each in names if each.strip()))
+
+
+def take_hosts_from_fabric() -> list[str]:
+    """Fabric would open each host of its own `-H` itself and call the verb once for each; ours
+    opens them with host keys checked, and does all in one call."""
+    core = getattr(program, "core", None)
+    if not core or "hosts" not in core[0].args:
+        return []
+    argument = core[0].args["hosts"]
+    names = (argument.value or "").split(",")
+    argument._value = None
+    return names
+
+
+HOSTS_BEFORE_THE_VERB = take_hosts_from_fabric()

@@ -1,0 +1,143 @@
+"""Calls of the program on the box: one exec a request, one JSON answer, errors as our own."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import struct
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+from deploy.effects.bundle import onbox_bundle
+from deploy.effects.link import Done, Link, Stream
+from deploy.errors import BoxUnfit, LinkLost, error_named
+from deploy.onbox.wire import BULK, EVENT, find_answer
+
+OnEvent = Callable[[dict[str, Any]], None]
+
+# Looked for in this order; some boxes have Python only where conda put it.
+PYTHONS = "python3 python /root/miniconda3/bin/python /opt/conda/bin/python /usr/bin/python3"
+ABSENT, NO_PYTHON = 98, 97
+
+# One line without single quotes or "!", so that sh, bash, zsh, fish and csh pass it on unchanged.
+START = (
+    'p="$HOME/.gpubox/NAME"; for y in PYTHONS; do command -v "$y" >/dev/null 2>&1 && '
+    '"$y" -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null && break; y=; done; '
+    '[ -n "$y" ] || exit 97; [ -f "$p" ] || exit 98; exec "$y" "$p" VERB'
+)
+INSTALL = (
+    'umask 077; d="$HOME/.gpubox"; mkdir -p "$d" && t="$d/.new-$$" && cat >"$t" && '
+    '[ "$(wc -c <"$t")" -eq SIZE ] && mv -f "$t" "$d/NAME" || { rm -f "$t"; exit 96; }'
+)
+
+
+class Agent:
+    """The box side's verbs over one link; `folders` goes with every request."""
+
+    def __init__(self, link: Link, folders: dict[str, str] | None = None) -> None:
+        self.link = link
+        self.folders = folders or {}
+
+    def call(self, verb: str, on_event: OnEvent | None = None, **request: Any) -> dict[str, Any]:
+        """Do one request and return its answer; the box's refusal is raised as a KitError."""
+        done = self._run(verb, self._line(request), on_event)
+        if done.code == ABSENT:
+            self.install()
+            done = self._run(verb, self._line(request), on_event)
+        return self.answer(verb, done)
+
+    def open(self, verb: str, **request: Any) -> Stream:
+        """Start a request with bulk data; the request's line has been written.
+
+        The caller knows that the program is on the box (some `call` came before).
+        """
+        stream = self.link.stream(_in_shell(_start(verb)))
+        stream.stdin.write(self._line(request))
+        stream.stdin.flush()
+        return stream
+
+    def answer(self, verb: str, done: Done) -> dict[str, Any]:
+        answer = find_answer(done.stdout)
+        if answer is None:
+            raise self._no_answer(verb, done)
+        if "error" in answer:
+            error = answer["error"]
+            fault = error_named(error["kind"])(
+                f"{self.link.name}: {error['message']}", error["hint"]
+            )
+            fault.on_the_box = error.get("traceback", "")
+            raise fault
+        return dict(answer["ok"])
+
+    def install(self) -> None:
+        """Put the zipapp on the box under its hash; an existing one is never overwritten."""
+        name, content = onbox_bundle()
+        script = INSTALL.replace("SIZE", str(len(content))).replace("NAME", name)
+        done = self.link.run(_in_shell(script), content)
+        if done.code != 0:
+            raise BoxUnfit(
+                f"{self.link.name}: ~/.gpubox can't be written: {_tail(done.stderr)}",
+                "free some space in the home, or log in as another user",
+            )
+
+    def _run(self, verb: str, line: bytes, on_event: OnEvent | None) -> Done:
+        return self.link.run(_in_shell(_start(verb)), line, lambda err: _event(err, on_event))
+
+    def _line(self, request: dict[str, Any]) -> bytes:
+        return json.dumps({"folders": self.folders, **request}).encode() + b"\n"
+
+    def _no_answer(self, verb: str, done: Done) -> Exception:
+        name = self.link.name
+        if done.code == NO_PYTHON:
+            return BoxUnfit(
+                f"{name}: no Python 3.8 or newer", f"install it there: fab bootstrap --host {name}"
+            )
+        if done.code in (-1, 255):
+            return LinkLost(
+                f"{name}: the connection died during {verb}", "the same command goes on"
+            )
+        return BoxUnfit(
+            f"{name}: {verb} ended with {done.code}: {_tail(done.stderr)}", "fab doctor"
+        )
+
+
+def read_frames(stdout: IO[bytes]) -> Iterator[bytes]:
+    """The frames of a bulk answer, past any noise before them; LinkLost where they break off."""
+    while True:
+        line = stdout.readline()
+        if not line:
+            raise LinkLost("the box ended before it sent anything", "the same command goes on")
+        if line == BULK:
+            break
+    while length := struct.unpack(">I", _exactly(stdout, 4))[0]:
+        yield _exactly(stdout, length)
+
+
+def _exactly(stdout: IO[bytes], count: int) -> bytes:
+    data = stdout.read(count)
+    while len(data) < count:
+        more = stdout.read(count - len(data))
+        if not more:
+            raise LinkLost("the stream from the box broke off", "the same command goes on")
+        data += more
+    return data
+
+
+def _start(verb: str) -> str:
+    script = START.replace("PYTHONS", PYTHONS).replace("NAME", onbox_bundle().name)
+    return script.replace("VERB", shlex.quote(verb))
+
+
+def _in_shell(script: str) -> str:
+    assert "'" not in script and "!" not in script and "\n" not in script
+    return f"exec /bin/sh -c '{script}'"
+
+
+def _event(line: bytes, on_event: OnEvent | None) -> None:
+    if on_event and line.startswith(EVENT):
+        on_event(json.loads(line[len(EVENT) :]))
+
+
+def _tail(text: bytes) -> str:
+    lines = [each for each in text.splitlines() if not each.startswith(EVENT)]
+    return (lines or [b"no reason given"])[-1].decode(errors="replace")[:200]

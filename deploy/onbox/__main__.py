@@ -1,0 +1,55 @@
+"""Takes one request from stdin, does it, answers one JSON document: `python onbox.pyz VERB`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from typing import Any
+
+from .refusal import Refusal
+from .wire import Wire, standard_wire
+
+# verb → module and function (request, wire) → answer; imported late, so that a request
+# pays only for what it needs
+VERBS = {
+    "facts": ("facts", "facts"),
+}
+
+
+def handle(verb: str, request: dict[str, Any], wire: Wire) -> dict[str, Any]:
+    """The answer to one request; errors become part of the answer."""
+    try:
+        module, function = VERBS[verb]
+        act = getattr(importlib.import_module("." + module, __package__), function)
+        return {"schema": 1, "ok": act(request, wire)}
+    except Refusal as no:
+        return {"schema": 1, "error": {"kind": no.kind, "message": no.message, "hint": no.hint}}
+    except Exception as fault:
+        return {
+            "schema": 1,
+            "error": {
+                "kind": "KitError",
+                "message": f"on the box, in {verb}: {type(fault).__name__}: {fault}",
+                "hint": "run it again with --debug and report what it prints",
+                "traceback": traceback.format_exc(),
+            },
+        }
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) != 2 or argv[1] not in VERBS:
+        sys.stderr.write(
+            "usage: python3 onbox.pyz VERB; verbs: {}\n".format(", ".join(sorted(VERBS)))
+        )
+        return 2
+    wire = standard_wire()
+    request = wire.request()
+    wire.beat_for_ever()
+    answer = handle(argv[1], request, wire)
+    wire.answer(answer)
+    return 0 if "ok" in answer else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

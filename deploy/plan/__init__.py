@@ -1,0 +1,1 @@
+"""PURE: values in, values out; no clock, no files, no network."""

@@ -1,0 +1,1 @@
+"""One file per verb: gather facts, plan, show, stop here if --dry-run, apply."""

@@ -1,0 +1,15 @@
+"""The command line: one task per verb. `fab --list` shows them, `fab VERB --help` explains one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deploy.command import verb
+
+
+@verb()
+def facts(desk: Any) -> Any:
+    """What a box is: system, folders, engine, GPUs."""
+    from deploy.verbs.facts import facts
+
+    return facts(desk)
