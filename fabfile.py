@@ -13,3 +13,11 @@ def facts(desk: Any) -> Any:
     from deploy.verbs.facts import facts
 
     return facts(desk)
+
+
+@verb(name="which one: mnist")
+def get(desk: Any, name: str = "mnist") -> Any:
+    """Fetch a public data set by name to the laptop, checked by its checksums."""
+    from deploy.verbs.get import get
+
+    return get(desk, name)
