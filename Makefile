@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check venv lock
+.PHONY: demo test check venv lock docs
 
 venv: $(VENV)/.ready
 
@@ -16,9 +16,13 @@ check: venv
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy --no-error-summary
+	$(BIN)/python docs/make.py --check
 	$(BIN)/vermin --quiet --no-tips --violations -t=3.8- deploy/onbox
 	$(BIN)/python -m pytest -q -x -m "not engine and not box and not sshd and not tensorflow and not slow" tests --ignore tests/workload
 
 lock:
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group dev pyproject.toml -o requirements-dev.lock
+
+docs: venv
+	$(BIN)/python docs/make.py

@@ -1,0 +1,85 @@
+"""Writes the pages that are made from the code; `--check` fails where one is out of date."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+sys.path.insert(0, str(ROOT))
+
+from deploy.plan import config  # noqa: E402
+
+TABLES = {
+    "Config": "Top of the file",
+    "Box": "`[boxes.NAME]`",
+    "StopRule": "`[boxes.NAME.stop]`",
+    "IdleRule": "`[idle]` and `[boxes.NAME.idle]`",
+    "DataSet": "`[data.NAME]`",
+    "RunRule": "`[run]`",
+}
+
+
+def config_page() -> str:
+    """Every key of gpubox.toml with its type, default and comment, read from deploy/plan/config.py."""
+    source = Path(config.__file__).read_text()
+    classes = {n.name: n for n in ast.parse(source).body if isinstance(n, ast.ClassDef)}
+    parts = [
+        "# gpubox.toml: every key",
+        "Made from `deploy/plan/config.py` by `make docs`. The file is looked for in this folder and "
+        "those above it, or where `$GPUBOX_CONFIG` says. Unknown keys are refused. Durations are "
+        'written with units: `"30m"`, `"1h30m"`.',
+    ]
+    for name, title in TABLES.items():
+        parts += [
+            f"## {title}",
+            ast.get_docstring(classes[name]) or "",
+            _table(classes[name], source),
+        ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(found: ast.ClassDef, source: str) -> str:
+    lines = source.splitlines()
+    rows = ["| key | type | default | |", "|---|---|---|---|"]
+    for field in found.body:
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            comment = lines[field.end_lineno - 1][field.end_col_offset :].strip().lstrip("# ")
+            kind = ast.unparse(field.annotation).replace("|", "or").replace("Literal", "")
+            default = ast.unparse(field.value) if field.value else "must be given"
+            shown = "" if "default_factory" in default else f"`{_readable(default)}`"
+            rows.append(f"| `{field.target.id}` | {kind} | {shown} | {comment} |")
+    return "\n".join(rows)
+
+
+def _readable(default: str) -> str:
+    if default.startswith("Seconds("):
+        seconds = eval(default.removeprefix("Seconds"))
+        for unit, size in (("h", 3600), ("m", 60), ("s", 1)):
+            if seconds % size == 0:
+                return f'"{seconds // size}{unit}"'
+    return default.replace("Name('')", "''").replace("Name(", "").replace("')", "'")
+
+
+PAGES = {"config.md": config_page}
+
+
+def main(check: bool) -> int:
+    """Write the pages, or with `check` name those that differ and return 1."""
+    stale = []
+    for name, make in PAGES.items():
+        page = DOCS / name
+        text = make()
+        if check and (not page.exists() or page.read_text() != text):
+            stale.append(name)
+        elif not check:
+            page.write_text(text)
+    if stale:
+        sys.stderr.write(f"out of date: docs/{', docs/'.join(stale)}; run `make docs`\n")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv[1:]))
