@@ -1,0 +1,139 @@
+"""Which device TensorFlow trains on: threads, the GPUs it must see, and what may mislead."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from workload.errors import GpuMissing
+
+
+def quiet() -> None:
+    """Silences TensorFlow's start-up chatter; to be called before it is imported."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def visibility_warning(environment: dict[str, str] | os._Environ[str]) -> str:
+    """What CUDA_VISIBLE_DEVICES means where somebody other than the kit set it, else ""."""
+    value = environment.get("CUDA_VISIBLE_DEVICES")
+    if value is None or value == environment.get("GPUBOX_CUDA_VISIBLE_DEVICES"):
+        return ""
+    first = value.split(",")[0].strip()
+    if first in ("", "-1"):
+        meaning = "no GPU at all"
+    elif first.isdigit():
+        count = len(value.split(","))
+        meaning = f"GPU number {first}" if count == 1 else f"only the {count} GPUs {value}"
+        meaning += " (0 is the first GPU; -1 means none)"
+    else:
+        meaning = f"only the GPU {value}"
+    return f"warning: CUDA_VISIBLE_DEVICES={value} is set, not by the kit: it means {meaning}"
+
+
+def required_gpus(environment: dict[str, str] | os._Environ[str]) -> int:
+    """How many GPUs REQUIRE_GPU asks for: 0 if unset or 0; `all` means those the driver has."""
+    value = environment.get("REQUIRE_GPU", "").strip().lower()
+    if value in ("", "0", "no", "false"):
+        return 0
+    if value == "all":
+        return max(1, len(list(Path("/proc/driver/nvidia/gpus").glob("*"))))
+    if value.isdigit():
+        return int(value)
+    raise GpuMissing(f"REQUIRE_GPU={value}: expected a number or all")
+
+
+def open_device(choice: str, intra: int, inter: int, deterministic: str) -> dict[str, Any]:
+    """Imports TensorFlow, pins its threads and picks the device.
+
+    choice: auto, cpu or gpu. Returns what goes into progress.json and result.json as `device`.
+    Raises GpuMissing before the first step where a GPU was asked for and is not seen.
+    """
+    wanted = required_gpus(os.environ)
+    warning = visibility_warning(os.environ)
+    if warning:
+        print(warning, file=sys.stderr, flush=True)
+    quiet()
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    if choice == "gpu":
+        wanted = max(wanted, 1)
+    if choice == "cpu" and wanted:
+        raise GpuMissing("--device cpu, but REQUIRE_GPU asks for a GPU; drop one of them")
+    if len(gpus) < wanted:
+        raise GpuMissing(_missing(wanted, len(gpus), tf))
+    if choice == "cpu":
+        tf.config.set_visible_devices([], "GPU")
+        gpus = []
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    tf.config.threading.set_intra_op_parallelism_threads(intra)
+    tf.config.threading.set_inter_op_parallelism_threads(inter)
+    fixed = deterministic == "on" or (deterministic == "auto" and not gpus)
+    if fixed:
+        tf.config.experimental.enable_op_determinism()
+    for text in other_processes() if gpus else []:
+        print(text, file=sys.stderr, flush=True)
+    return {
+        "kind": "gpu" if gpus else "cpu",
+        "names": [_name(tf, gpu) for gpu in gpus] or [cpu_name()],
+        "count": max(1, len(gpus)),
+        "deterministic": fixed,
+        "intra_threads": intra,
+        "inter_threads": inter,
+    }
+
+
+def _missing(wanted: int, seen: int, tf: Any) -> str:
+    cause = "see the lines above, or run `nvidia-smi` in the container"
+    if not tf.test.is_built_with_cuda():
+        cause = "this TensorFlow is built without CUDA: take the GPU image"
+    elif os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        cause = "CUDA_VISIBLE_DEVICES hides them all: unset it"
+    elif not list(Path("/dev").glob("nvidia[0-9]*")):
+        cause = "no /dev/nvidia* here: the container was started without a GPU, or has no driver"
+    return f"{wanted} GPU(s) required, TensorFlow sees {seen}; {cause}"
+
+
+def _name(tf: Any, gpu: Any) -> str:
+    details = tf.config.experimental.get_device_details(gpu)
+    return str(details.get("device_name", gpu.name))
+
+
+def cpu_name() -> str:
+    """The processor's name as Linux gives it."""
+    try:
+        for text in Path("/proc/cpuinfo").read_text().splitlines():
+            if text.startswith("model name"):
+                return text.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return "CPU"
+
+
+def other_processes() -> list[str]:
+    """One warning for each other process that holds GPU memory, as nvidia-smi knows them."""
+    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    if answer.returncode:
+        return []
+    warnings = []
+    for row in answer.stdout.splitlines():
+        pid, _, mebibytes = (part.strip() for part in row.partition(","))
+        if pid.isdigit() and int(pid) != os.getpid():
+            warnings.append(
+                f"warning: process {pid} holds {mebibytes} MiB of GPU memory; "
+                "if ours runs out, end that one first"
+            )
+    return warnings
+
+
+def cores() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0))
