@@ -1,0 +1,218 @@
+"""PURE: decides from looks at the box whether it is kept, reminded about or stopped, and says why."""
+
+from __future__ import annotations
+
+from typing import Mapping, NamedTuple, Sequence
+
+ACTIVE, IDLE, UNKNOWN, ABSENT = "active", "idle", "unknown", "absent"
+KEEP, REMIND, STOP = "keep", "remind", "stop"
+FIRST, HALF, LAST = 1, 2, 3  # levels of a reminder
+
+GAP = 3  # polls: looks further apart than this do not follow one another
+LEAST = 3  # looks: fewer prove nothing
+JUMP = 5.0  # seconds by which wall and monotonic clock may differ between two looks
+LAST_CALL = 120.0  # seconds before a stop
+
+
+class Signal(NamedTuple):
+    """What one sensor says. `absent` (no GPU on the bus, no Jupyter) is not `unknown`."""
+
+    state: str
+    detail: str = ""
+
+
+class Sample(NamedTuple):
+    """One look at the box. `epoch` changes with the boot and with the rule."""
+
+    at: float  # seconds, monotonic
+    wall: float  # seconds since 1970
+    epoch: str
+    signals: Mapping[str, Signal]
+
+
+class Rule(NamedTuple):
+    """The rule as the keeper uses it; all times in seconds, money in the box's currency."""
+
+    enabled: bool = True
+    remind_after: float = 600.0
+    stop_after: float = 1800.0
+    max_unknown: float = 6 * 3600.0
+    max_hours: float | None = None
+    max_cost: float | None = None
+    price_per_hour: float | None = None
+    poll: float = 15.0
+
+
+class Moment(NamedTuple):
+    """Now: the monotonic clock, how long the box has been on, what it has cost since the cap."""
+
+    at: float
+    epoch: str
+    uptime: float = 0.0
+    spent: float = 0.0
+
+
+class Decision(NamedTuple):
+    action: str  # keep, remind or stop
+    cause: str  # active, idle, unknown, few, off, lifetime or cost
+    reason: str  # one line for people
+    level: int = 0  # of a reminder
+    idle_for: float = 0.0  # seconds without a sign of life
+    stops_in: float | None = None  # seconds; None: no stop in sight
+
+
+def decide(samples: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
+    """What is to be done now. The caps hold whatever the sensors say; idleness has to be proven.
+
+    A look with an unknown sensor counts as no look: it neither proves idleness nor breaks it,
+    until looks are missing for longer than GAP polls. A change of the rule, a reboot, a clock
+    jump and a suspend begin a new count.
+    """
+    decisions = [_idleness(samples, rule, now)]
+    decisions += [_lifetime(rule, now)] if rule.max_hours is not None else []
+    decisions += [_cost(rule, now)] if rule.max_cost is not None and rule.price_per_hour else []
+    decisions.sort(key=_urgency)
+    return decisions[0]._replace(idle_for=quiet_for(samples, rule, now))
+
+
+def _urgency(decision: Decision) -> tuple[float, float]:
+    if decision.action == KEEP:
+        return 2.0, 0.0  # of those that keep, idleness has the word: it stands first
+    return float(decision.action == REMIND), decision.stops_in or 0.0
+
+
+def _lifetime(rule: Rule, now: Moment) -> Decision:
+    assert rule.max_hours is not None
+    left = rule.max_hours * 3600 - now.uptime
+    reason = f"on for {spell(now.uptime)}, lifetime {spell(rule.max_hours * 3600)}"
+    return _countdown("lifetime", reason, left, rule)
+
+
+def _cost(rule: Rule, now: Moment) -> Decision:
+    assert rule.max_cost is not None and rule.price_per_hour
+    left = (rule.max_cost - now.spent) / rule.price_per_hour * 3600
+    reason = f"{now.spent:.2f} spent of {rule.max_cost:.2f}"
+    return _countdown("cost", reason, left, rule)
+
+
+def _idleness(samples: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
+    if not rule.enabled:
+        return Decision(KEEP, "off", "the idle rule is off")
+    looks = _unbroken(samples, rule, now)
+    if not looks:
+        return Decision(KEEP, "few", "no look at the box within the last polls yet")
+    if verdict(looks[-1]) == ACTIVE:
+        return Decision(KEEP, "active", told(looks[-1], ACTIVE))
+    idle = _idle_looks(looks, rule, now)
+    return _proven(looks, idle, rule, now) if idle else _unknown(looks, rule, now)
+
+
+def _proven(looks: Sequence[Sample], idle: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
+    """The sensors have answered: the count of `stop_after` runs."""
+    idle_for = now.at - idle[0].at
+    left = rule.stop_after - idle_for
+    why = told(idle[-1], IDLE)
+    if len(idle) < LEAST:
+        return Decision(KEEP, "few", f"only {len(idle)} look(s) so far: {why}", stops_in=left)
+    if left <= 0 and verdict(looks[-1]) == UNKNOWN:
+        return Decision(KEEP, "few", f"idle, but just now unknown: {told(looks[-1], UNKNOWN)}")
+    reason = f"idle {spell(idle_for)}, limit {spell(rule.stop_after)}: {why}"
+    return _countdown("idle", reason, left, rule)
+
+
+def _unknown(looks: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
+    """A sensor does not answer: the longer count of `max_unknown` runs."""
+    still = _since_active(looks)
+    still_for = now.at - still[0].at
+    reason = f"unknown: {told(looks[-1], UNKNOWN)}; no sign of life for {spell(still_for)}"
+    if len(still) < LEAST:
+        return Decision(KEEP, "few", reason)
+    return _countdown("unknown", reason, rule.max_unknown - still_for, rule)
+
+
+def quiet_for(samples: Sequence[Sample], rule: Rule, now: Moment) -> float:
+    """Seconds since the last sign of life that was seen, or since the count began."""
+    looks = _unbroken(samples, rule, now)
+    if not looks or verdict(looks[-1]) == ACTIVE:
+        return 0.0
+    return now.at - _since_active(looks)[0].at
+
+
+def _countdown(cause: str, reason: str, left: float, rule: Rule) -> Decision:
+    """Stop at 0; reminders when `remind_after` of the rule's time has passed, at half of what
+    is left then, and a last call."""
+    if left <= 0:
+        return Decision(STOP, cause, reason, stops_in=0.0)
+    lead = max(rule.stop_after - rule.remind_after, 0.0)
+    if left > lead:
+        return Decision(KEEP, cause, reason, stops_in=left)
+    level = LAST if left <= min(LAST_CALL, lead / 4) else HALF if left <= lead / 2 else FIRST
+    return Decision(REMIND, cause, reason, level, stops_in=left)
+
+
+def verdict(sample: Sample) -> str:
+    """Active if any signal is; else unknown if any is; else idle."""
+    states = {signal.state for signal in sample.signals.values()}
+    if ACTIVE in states:
+        return ACTIVE
+    return UNKNOWN if UNKNOWN in states or not states - {ABSENT} else IDLE
+
+
+def told(sample: Sample, state: str) -> str:
+    """`runs: bp-1 makes steps; gpu: 80 %`: what the signals of one state say."""
+    parts = [f"{k}: {v.detail or v.state}" for k, v in sample.signals.items() if v.state == state]
+    return "; ".join(parts) or "nothing to look at"
+
+
+def _unbroken(samples: Sequence[Sample], rule: Rule, now: Moment) -> list[Sample]:
+    """The newest looks that follow one another without a gap, a jump or another epoch."""
+    looks: list[Sample] = []
+    later = Sample(now.at, 0.0, now.epoch, {})
+    for sample in reversed(samples):
+        apart = later.at - sample.at
+        if sample.epoch != now.epoch or not 0 <= apart <= GAP * rule.poll:
+            break
+        if looks and abs((later.wall - sample.wall) - apart) > JUMP:
+            break
+        looks.append(sample)
+        later = sample
+    return looks[::-1]
+
+
+def _since_active(looks: Sequence[Sample]) -> list[Sample]:
+    still: list[Sample] = []
+    for sample in reversed(looks):
+        if verdict(sample) == ACTIVE:
+            break
+        still.append(sample)
+    return still[::-1]
+
+
+def _idle_looks(looks: Sequence[Sample], rule: Rule, now: Moment) -> list[Sample]:
+    """The newest idle looks, none further than GAP polls from the next."""
+    idle: list[Sample] = []
+    later = now.at
+    for sample in reversed(_since_active(looks)):
+        if later - sample.at > GAP * rule.poll:
+            break
+        if verdict(sample) == IDLE:
+            idle.append(sample)
+            later = sample.at
+    return idle[::-1]
+
+
+def worth_keeping(samples: Sequence[Sample], rule: Rule, now: Moment) -> list[Sample]:
+    """The looks that a later decision can still need: the last active one and what follows it."""
+    looks = _unbroken(samples, rule, now)
+    return looks[-(len(_since_active(looks)) + 1) :]
+
+
+def spell(seconds: float) -> str:
+    """`45 s`, `12 min`, `1 h 30 min`, `26 h`."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min" + (f" {whole % 60} s" if whole < 600 and whole % 60 else "")
+    hours, rest = divmod(whole // 60, 60)
+    return f"{hours} h" + (f" {rest} min" if rest and hours < 24 else "")
