@@ -21,3 +21,21 @@ def get(desk: Any, name: str = "mnist") -> Any:
     from deploy.verbs.get import get
 
     return get(desk, name)
+
+
+@verb(
+    "port", port="the box's port", local="the port on this machine (the same one, where it is free)"
+)
+def forward(desk: Any, port: int = 0, local: int = 0) -> Any:
+    """Reach a port of the box from this machine, inside the SSH connection."""
+    from deploy.verbs.forward import forward
+
+    return forward(desk, port, local)
+
+
+@verb(command="run this in the terminal instead of a login shell")
+def shell(desk: Any, command: str = "") -> Any:
+    """A terminal on the box."""
+    from deploy.verbs.shell import shell
+
+    return shell(desk, command)

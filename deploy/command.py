@@ -13,6 +13,8 @@ from fabric.main import program
 from fabric.tasks import Task
 from invoke import Argument, Exit
 
+from deploy.plan.words import words_as_flag
+
 HELP = {
     "host": "the box to work on: a name in gpubox.toml or in ~/.ssh/config",
     "hosts": "several boxes, with commas between",
@@ -34,11 +36,11 @@ class VerbTask(Task):  # type: ignore[misc]
         return arguments
 
 
-def verb(**help: str) -> Callable[[Callable[..., Any]], VerbTask]:
+def verb(words: str = "", /, **help: str) -> Callable[[Callable[..., Any]], VerbTask]:
     """Decorate `body(desk, **flags)`; it returns a JSON-able value, or an int as exit code.
 
-    `help` has a line for each of its flags. Names in the kit never become positional, since
-    Fabric would let those swallow --help.
+    `help` has a line for each of its flags. Bare words after the verb are the value of its flag
+    `words`; they are no positional arguments of Fabric's, since those swallow --help.
     """
 
     def decorate(body: Callable[..., Any]) -> VerbTask:
@@ -56,6 +58,8 @@ def verb(**help: str) -> Callable[[Callable[..., Any]], VerbTask]:
             _run(body, host, hosts, json, dry_run, accept_new, debug, flags)
 
         run.__signature__ = _signature(run, body)  # type: ignore[attr-defined]
+        if words:
+            _take_words(run, words)
         return VerbTask(run, help={**HELP, **help}, auto_shortflags=False, positional=[])
 
     return decorate
@@ -130,6 +134,16 @@ def take_hosts_from_fabric() -> list[str]:
     names = (argument.value or "").split(",")
     argument._value = None
     return names
+
+
+def _take_words(run: Callable[..., Any], flag: str) -> None:
+    core = getattr(program, "core", None)
+    if not core:
+        return
+    defaults = inspect.signature(run).parameters.values()
+    switches = ["--" + each.name.replace("_", "-") for each in defaults if each.default is False]
+    name = run.__name__.replace("_", "-")
+    core.unparsed = words_as_flag(core.unparsed, name, flag, [*switches, "--help", "-h"])
 
 
 HOSTS_BEFORE_THE_VERB = take_hosts_from_fabric()

@@ -48,6 +48,10 @@ class Link(Protocol):
 
     def stream(self, command: str) -> Stream: ...
 
+    def terminal(self, command: str) -> list[str]:
+        """The arguments of a local program that gives a terminal there; "" asks for a shell."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -98,6 +102,10 @@ class LocalLink:
 
     def stream(self, command: str) -> Stream:
         return Child(["/bin/sh", "-c", command])
+
+    def terminal(self, command: str) -> list[str]:
+        shell = os.environ.get("SHELL") or "/bin/sh"
+        return [shell, "-c", command] if command else [shell, "-l"]
 
     def close(self) -> None:
         pass

@@ -202,6 +202,15 @@ class SshLink:
             return self._channel(command)
         return Child(["ssh", *self._options, *self.bulk_options(), "--", self._ssh_name, command])
 
+    def terminal(self, command: str) -> list[str]:
+        options = ["-o", "BatchMode=no", *self._options, *self.bulk_options(), "-t"]
+        return ["ssh", *options, "--", self._ssh_name, *([command] if command else [])]
+
+    @property
+    def transport(self) -> Any:
+        """paramiko's side of the connection, for channels that are not commands (tunnels)."""
+        return self._connection.transport
+
     def bulk_options(self) -> list[str]:
         """Options for the system's ssh: never asks, the same host keys, notices a dead link."""
         options = {
