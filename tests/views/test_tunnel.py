@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -49,10 +49,17 @@ def echo_server():
 
 def there_and_back(port, data):
     with socket.create_connection(("127.0.0.1", port), timeout=20) as near:
-        threading.Thread(
-            target=lambda: (near.sendall(data), near.shutdown(socket.SHUT_WR)), daemon=True
-        ).start()
-        return b"".join(iter(lambda: near.recv(65536), b""))
+        sender = threading.Thread(target=send_all, args=(near, data), daemon=True)
+        sender.start()
+        answer = b"".join(iter(lambda: near.recv(65536), b""))
+        sender.join(20)
+        return answer
+
+
+def send_all(near, data):
+    with suppress(OSError):
+        near.sendall(data)
+        near.shutdown(socket.SHUT_WR)
 
 
 @pytest.fixture(params=["local", pytest.param("ssh", marks=pytest.mark.sshd)])
@@ -96,8 +103,11 @@ def test_nothing_listening_is_said_once_and_the_tunnel_stays(link):
 
 
 def test_a_taken_local_port_is_refused_with_the_remedy():
-    with echo_server() as far, pytest.raises(UsageError, match=f"port {far} of this machine"):
-        Tunnel(LocalLink(), far, far)
+    with echo_server() as far:
+        with pytest.raises(UsageError, match=f"port {far} of this machine can't be used"):
+            Tunnel(LocalLink(), 9, far)
+        with pytest.raises(UsageError, match=f"port {far} of local is on this machine already"):
+            Tunnel(LocalLink(), far, far)
 
 
 @pytest.mark.sshd
