@@ -39,3 +39,16 @@ def shell(desk: Any, command: str = "") -> Any:
     from deploy.verbs.shell import shell
 
     return shell(desk, command)
+
+
+@verb(
+    "runs",
+    runs="ids of fetched runs, or folders",
+    out="the page to write",
+    browser="open it where there is a browser",
+)
+def compare(desk: Any, runs: str = "", out: str = "compare.html", browser: bool = True) -> Any:
+    """Curves and results of several runs side by side, in one page."""
+    from deploy.verbs.compare import compare
+
+    return compare(desk, runs, out, browser)

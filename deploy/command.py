@@ -140,8 +140,11 @@ def _take_words(run: Callable[..., Any], flag: str) -> None:
     core = getattr(program, "core", None)
     if not core:
         return
-    defaults = inspect.signature(run).parameters.values()
-    switches = ["--" + each.name.replace("_", "-") for each in defaults if each.default is False]
+    switches = [
+        ("--no-" if each.default else "--") + each.name.replace("_", "-")
+        for each in inspect.signature(run).parameters.values()
+        if isinstance(each.default, bool)
+    ]
     name = run.__name__.replace("_", "-")
     core.unparsed = words_as_flag(core.unparsed, name, flag, [*switches, "--help", "-h"])
 
