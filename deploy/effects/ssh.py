@@ -3,107 +3,35 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
-import os
+import shlex
 import shutil
 import socket
-import subprocess
 import sys
-from pathlib import Path
-from typing import IO, Any, NamedTuple
+from collections.abc import Iterator
+from typing import IO, Any
 
 import paramiko
 from fabric import Config as FabricConfig
 from fabric import Connection
 
+from deploy.effects.alive import DEAD_SECONDS, PING_SECONDS, LiveTransport
 from deploy.effects.hostkeys import HostKeys, changed, fingerprint
 from deploy.effects.link import Child, Done, OnLine, Stream, finish
+from deploy.effects.login import Login
+from deploy.effects.target import Target, hops_of, resolve, ssh_options
 from deploy.errors import ConnectError, LinkLost
 
 CONNECT_SECONDS = 15
-ALIVE_SECONDS = 10  # between two keepalives; three unanswered ones end the system's ssh
-
-
-class Target(NamedTuple):
-    """Where `ssh NAME` would go, as `ssh -G NAME` says it."""
-
-    name: str
-    host: str
-    port: int
-    user: str
-    identities: tuple[str, ...]
-    identities_only: bool
-    agent: str  # a socket's path, "SSH_AUTH_SOCK" or "none"
-    jump: str  # ProxyJump's value, "" without one
-    proxy_command: str
-    known_hosts: tuple[str, ...]
-    key_alias: str
-
-
-def resolve(name: str, config_file: str = "", user: str = "", port: int = 0) -> Target:
-    """The settings of the system's ssh for a name; paramiko's own reading where there is no ssh."""
-    if shutil.which("ssh") is None:
-        return _resolve_without_ssh(name, config_file, user, port)
-    command = ["ssh", "-G", *_ssh_options(config_file, user, port), "--", name]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode != 0:
-        raise ConnectError(
-            f"{name}: ssh -G failed: {_last_line(done.stderr)}", "mend ~/.ssh/config"
-        )
-    return parse_settings(name, done.stdout)
-
-
-def parse_settings(name: str, text: str) -> Target:
-    """`ssh -G`'s lines (`key value`, keys may repeat) as a Target."""
-    found: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        key, _, value = line.partition(" ")
-        found.setdefault(key.lower(), []).append(value)
-
-    def one(key: str, default: str = "") -> str:
-        return found.get(key, [default])[0]
-
-    def unless_none(key: str) -> str:
-        return "" if one(key).lower() == "none" else one(key)
-
-    known = one("userknownhostsfile").split() + one("globalknownhostsfile").split()
-    return Target(
-        name=name,
-        host=one("hostname", name),
-        port=int(one("port", "22")),
-        user=one("user", getpass.getuser()),
-        identities=tuple(os.path.expanduser(each) for each in found.get("identityfile", [])),
-        identities_only=one("identitiesonly") == "yes",
-        agent=one("identityagent", "SSH_AUTH_SOCK"),
-        jump=unless_none("proxyjump"),
-        proxy_command=unless_none("proxycommand"),
-        known_hosts=tuple(os.path.expanduser(each) for each in known if each != "none"),
-        key_alias=one("hostkeyalias"),
-    )
-
-
-def _resolve_without_ssh(name: str, config_file: str, user: str, port: int) -> Target:
-    path = Path(config_file or "~/.ssh/config").expanduser()
-    found: dict[str, Any] = {}
-    if path.is_file():
-        found = dict(paramiko.SSHConfig.from_path(str(path)).lookup(name))
-    lines = [f"hostname {found.get('hostname', name)}"]
-    lines.append(f"port {port or found.get('port', 22)}")
-    lines.append(f"user {user or found.get('user', getpass.getuser())}")
-    lines += [f"identityfile {each}" for each in found.get("identityfile", [])]
-    lines += [f"proxyjump {found['proxyjump']}"] if "proxyjump" in found else []
-    lines.append("userknownhostsfile ~/.ssh/known_hosts")
-    return parse_settings(name, "\n".join(lines))
-
-
-def _ssh_options(config_file: str, user: str, port: int) -> list[str]:
-    options = ["-F", config_file] if config_file else []
-    options += ["-l", user] if user else []
-    return options + (["-p", str(port)] if port else [])
+GOES_ON = "the same command goes on where it was"
+KILLED = 137  # what a shell makes of a command that a signal ended
 
 
 class SshLink:
-    """One SSH connection by Fabric; `stream` opens the system's ssh beside it where it can."""
+    """One SSH connection by Fabric; `stream` opens the system's ssh beside it where it can.
+
+    Where paramiko can't log in but `ssh NAME` can (a security key, Kerberos, a host
+    certificate), the system's ssh carries the control connection too.
+    """
 
     def __init__(
         self,
@@ -116,90 +44,124 @@ class SshLink:
     ) -> None:
         self.name = name
         self._ssh_name = host or name
-        self._options = _ssh_options(config_file, user, port)
+        self._options = ssh_options(config_file, user, port)
         self._config_file = config_file
         self._host_keys = host_keys
         self.target = resolve(self._ssh_name, config_file, user, port)
-        self._password = ""
-        self._connection = self._open()
+        self._logins: dict[Target, Login] = {}
+        self._by_system_ssh = False
+        self._opened: list[Any] = []  # jump hosts too, in the order of opening
+        self._connection: Any = None
+        self._connect()
 
-    def _open(self) -> Any:
-        connection = self._prepared(self.target)
+    def _connect(self) -> None:
+        """Log in with what needs no question, else by the system's ssh, else by asking."""
         try:
-            self._authenticate(connection)
-        except paramiko.BadHostKeyException as no:
-            raise changed(self.target, f"{no.key.get_name()} {fingerprint(no.key)}") from no
+            self._connection = self._open_all()
         except paramiko.AuthenticationException as no:
-            raise ConnectError(
-                f"{self.name}: {self.target.user}@{self.target.host} does not accept any of our keys"
-                f" ({no})",
-                f"try `ssh {self._ssh_name}`; then ssh-copy-id, or name the key in ~/.ssh/config",
-            ) from no
+            if self._system_ssh_logs_in():
+                self._by_system_ssh = True
+            elif sys.stdin.isatty():
+                self._connect_asking()
+            else:
+                raise self._refused(no) from no
+
+    def _connect_asking(self) -> None:
+        for login in self._logins.values():
+            login.may_ask = True
+        try:
+            self._connection = self._open_all()
+        except paramiko.AuthenticationException as no:
+            raise self._refused(no) from no
+
+    def _refused(self, no: Exception) -> ConnectError:
+        target, login = list(self._logins.items())[-1]  # the last one reached
+        locked = "".join(f"; {path} needs its passphrase: ssh-add it" for path in login.locked())
+        return ConnectError(
+            f"{self.name}: {target.user}@{target.host} does not accept our keys ({no}{locked})",
+            f"try `ssh {target.name}`; then ssh-copy-id, or name the key in ~/.ssh/config",
+        )
+
+    def _open_all(self) -> Any:
+        """The connection to the box, through its jump hosts, each with its key checked."""
+        self.close()
+        sock: Any = None
+        if self.target.proxy_command:
+            sock = paramiko.ProxyCommand(shlex.join(["/bin/sh", "-c", self.target.proxy_command]))
+        route = [*self._route(self.target), self.target]
+        for hop, following in zip(route, route[1:], strict=False):
+            gateway = self._open(hop, self._host_keys.for_hop(), sock)
+            sock = self._through(gateway, hop, following)
+        return self._open(self.target, self._host_keys, sock)
+
+    def _route(self, target: Target, depth: int = 0) -> Iterator[Target]:
+        """The jump hosts before a target; the first one's own ProxyJump counts too, as in ssh."""
+        if depth > 8:
+            raise ConnectError(f"{self.name}: ProxyJump goes in a circle", "mend ~/.ssh/config")
+        for index, hop in enumerate(hops_of(target.jump)):
+            settings = resolve(hop.name, self._config_file, hop.user, hop.port)
+            if index == 0:
+                yield from self._route(settings, depth + 1)
+            yield settings
+
+    def _through(self, gateway: Any, hop: Target, following: Target) -> Any:
+        where = (following.host, following.port)
+        try:
+            return gateway.transport.open_channel(
+                "direct-tcpip", where, ("", 0), timeout=CONNECT_SECONDS
+            )
         except (OSError, EOFError, paramiko.SSHException) as no:
             raise ConnectError(
-                f"{self.name}: no SSH at {self.target.host} port {self.target.port}: {_why(no)}",
+                f"{self.name}: {hop.name} does not reach {where[0]} port {where[1]}: {_why(no)}",
+                f"try `ssh {self._ssh_name}`",
+            ) from no
+
+    def _open(self, target: Target, host_keys: HostKeys, sock: Any) -> Any:
+        login = self._logins.setdefault(target, Login(target))
+        connection = _prepared(target, host_keys, login, sock)
+        try:
+            connection.open()
+        except paramiko.BadHostKeyException as no:
+            raise changed(target, f"{no.key.get_name()} {fingerprint(no.key)}") from no
+        except paramiko.AuthenticationException:
+            raise
+        except (OSError, EOFError, paramiko.SSHException) as no:
+            raise ConnectError(
+                f"{self.name}: no SSH at {target.host} port {target.port}: {_why(no)}",
                 f"is the box on? try `ssh {self._ssh_name}`",
             ) from no
-        connection.transport.set_keepalive(ALIVE_SECONDS)
+        self._opened.append(connection)
+        connection.transport.watch()
         return connection
 
-    def _prepared(self, target: Target) -> Any:
-        """A Fabric connection that will refuse what our host keys don't know, before it is opened."""
-        connection = Connection(
-            target.host,
-            user=target.user,
-            port=target.port,
-            gateway=self._gateway(target),
-            connect_timeout=CONNECT_SECONDS,
-            config=FabricConfig(overrides={"load_ssh_configs": False}),
-            connect_kwargs={
-                "key_filename": [each for each in target.identities if Path(each).is_file()],
-                "allow_agent": target.agent != "none" and not target.identities_only,
-                "look_for_keys": False,
-                "banner_timeout": CONNECT_SECONDS,
-                "auth_timeout": CONNECT_SECONDS * 2,
-            },
-        )
-        self._host_keys.guard(connection.client, target)
-        return connection
-
-    def _gateway(self, target: Target) -> Any:
-        if target.proxy_command:
-            return target.proxy_command
-        gateway = None
-        for hop in filter(None, target.jump.split(",")):
-            settings = resolve(_hop_name(hop), self._config_file, *_hop_login(hop))
-            connection = self._prepared(settings._replace(jump="", proxy_command=""))
-            connection.gateway = gateway
-            gateway = connection
-        return gateway
-
-    def _authenticate(self, connection: Any) -> None:
-        try:
-            connection.open()
-        except paramiko.PasswordRequiredException:
-            connection.connect_kwargs["passphrase"] = _ask_secret(
-                f"Passphrase for {self.name}'s key: "
-            )
-            connection.open()
-        except paramiko.AuthenticationException:
-            if not sys.stdin.isatty():
-                raise
-            self._password = _ask_secret(f"Password of {self.target.user}@{self.target.host}: ")
-            connection.connect_kwargs["password"] = self._password
-            connection.open()
+    def _system_ssh_logs_in(self) -> bool:
+        if shutil.which("ssh") is None:
+            return False
+        child = self._system_ssh("exit 0")
+        child.stdin.close()
+        return child.wait() == 0
 
     def run(self, command: str, stdin: bytes = b"", on_line: OnLine | None = None) -> Done:
-        stream = self._channel(command)
+        """See Link. A dead connection is opened again first; LinkLost once the command was sent."""
+        stream = self._system_ssh(command) if self._by_system_ssh else self._channel(command)
         try:
-            return finish(stream, stdin, on_line, self.name)
+            done = finish(stream, stdin, on_line, self.name)
         finally:
             stream.close()
+        if done.code == -1 and not isinstance(stream, Child):
+            if not stream.alive():
+                raise self._lost()
+            return done._replace(code=KILLED)
+        return done
 
     def stream(self, command: str) -> Stream:
-        """The system's ssh where there is one and no password is needed, else our own channel."""
-        if shutil.which("ssh") is None or self._password or self.target.proxy_command:
+        """The system's ssh where it gets in without asking, else a channel of our own."""
+        asked = any(login.asked for login in self._logins.values())
+        if shutil.which("ssh") is None or asked:
             return self._channel(command)
+        return self._system_ssh(command)
+
+    def _system_ssh(self, command: str) -> Child:
         return Child(["ssh", *self._options, *self.bulk_options(), "--", self._ssh_name, command])
 
     def terminal(self, command: str) -> list[str]:
@@ -216,30 +178,91 @@ class SshLink:
         options = {
             "BatchMode": "yes",
             "StrictHostKeyChecking": "yes",
-            "UserKnownHostsFile": " ".join(self.target.known_hosts),
+            "UserKnownHostsFile": " ".join(f'"{path}"' for path in self.target.known_hosts),
             "ConnectTimeout": str(CONNECT_SECONDS),
-            "ServerAliveInterval": str(ALIVE_SECONDS),
-            "ServerAliveCountMax": "3",
+            "ServerAliveInterval": str(PING_SECONDS),
+            "ServerAliveCountMax": str(DEAD_SECONDS // PING_SECONDS),
             "Compression": "no",
+            # A master of the user's would neither notice a dead link nor have its key checked
+            # now; but where only the system's ssh can log in, it may be the reason why.
+            **({"ControlMaster": "no"} if self._by_system_ssh else {"ControlPath": "none"}),
         }
         return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
 
-    def _channel(self, command: str) -> Stream:
+    def _channel(self, command: str) -> Channel:
+        """A session with the command sent; LinkLost if nobody knows whether it arrived."""
+        session = self._session()
         try:
-            return Channel(self._connection.transport, command)
+            return Channel(session, command)
         except (OSError, EOFError, paramiko.SSHException) as no:
-            raise LinkLost(f"{self.name}: the connection died: {_why(no)}", "try again") from no
+            raise self._lost() from no
+
+    def _session(self) -> Any:
+        """An open session, nothing sent yet: so it may be tried again on a new connection."""
+        try:
+            return self._connection.transport.open_session(timeout=CONNECT_SECONDS)
+        except paramiko.ChannelException:  # MaxSessions: the others are in use
+            return self._one_more_connection()
+        except (OSError, EOFError, AttributeError, paramiko.SSHException):
+            self._connect()
+            return self._connection.transport.open_session(timeout=CONNECT_SECONDS)
+
+    def _one_more_connection(self) -> Any:
+        beside, self._opened = self._opened, []
+        self._connection = self._open_all()
+        self._opened += beside
+        return self._connection.transport.open_session(timeout=CONNECT_SECONDS)
+
+    def _lost(self) -> LinkLost:
+        silent = any(getattr(each.transport, "went_silent", False) for each in self._opened)
+        why = f"nothing heard for {DEAD_SECONDS} s" if silent else "the connection died"
+        return LinkLost(f"{self.name}: {why}", GOES_ON)
 
     def close(self) -> None:
-        with contextlib.suppress(Exception):
-            self._connection.close()
+        for connection in reversed(self._opened):
+            with contextlib.suppress(Exception):
+                connection.close()
+        self._opened = []
+
+
+def _prepared(target: Target, host_keys: HostKeys, login: Login, sock: Any) -> Any:
+    """A Fabric connection that will refuse what our host keys don't know, before it is opened."""
+    settings: dict[str, Any] = {
+        "transport_factory": LiveTransport,
+        "auth_strategy": _Strategy(target, host_keys, login),
+        "banner_timeout": CONNECT_SECONDS,
+        "auth_timeout": CONNECT_SECONDS * 2,
+    }
+    connection = Connection(
+        target.host,
+        user=target.user,
+        port=target.port,
+        connect_timeout=CONNECT_SECONDS,
+        config=FabricConfig(overrides={"load_ssh_configs": False}),
+        connect_kwargs=settings | ({"sock": sock} if sock is not None else {}),
+    )
+    host_keys.guard(connection.client, target)
+    return connection
+
+
+class _Strategy:
+    """What paramiko calls when the host key has passed: the config's fingerprint, then the login."""
+
+    def __init__(self, target: Target, host_keys: HostKeys, login: Login) -> None:
+        self._target = target
+        self._host_keys = host_keys
+        self._login = login
+
+    def authenticate(self, transport: Any) -> None:
+        self._host_keys.check_fingerprint(self._target, transport.get_remote_server_key())
+        self._login.authenticate(transport)
 
 
 class Channel:
     """A command on a channel of our own connection, as a Stream."""
 
-    def __init__(self, transport: Any, command: str) -> None:
-        self.channel = transport.open_session(timeout=CONNECT_SECONDS)
+    def __init__(self, session: Any, command: str) -> None:
+        self.channel = session
         self.channel.exec_command(command)
         self.stdin: IO[bytes] = _Writer(self.channel)  # type: ignore[assignment]
         self.stdout: IO[bytes] = self.channel.makefile("rb")
@@ -247,6 +270,9 @@ class Channel:
 
     def wait(self) -> int:
         return int(self.channel.recv_exit_status())
+
+    def alive(self) -> bool:
+        return bool(self.channel.get_transport().is_active())
 
     def close(self) -> None:
         with contextlib.suppress(Exception):
@@ -270,30 +296,7 @@ class _Writer:
         self._channel.shutdown_write()
 
 
-def _hop_name(hop: str) -> str:
-    return (
-        hop.rsplit("@", 1)[-1].rsplit(":", 1)[0] if hop.count(":") == 1 else hop.rsplit("@", 1)[-1]
-    )
-
-
-def _hop_login(hop: str) -> tuple[str, int]:
-    user = hop.rsplit("@", 1)[0] if "@" in hop else ""
-    return user, int(hop.rsplit(":", 1)[1]) if hop.count(":") == 1 else 0
-
-
-def _ask_secret(prompt: str) -> str:
-    if not sys.stdin.isatty():
-        raise ConnectError(
-            prompt.rstrip(": ") + " is needed", "run it in a terminal, or use an agent"
-        )
-    return getpass.getpass(prompt)
-
-
 def _why(fault: BaseException) -> str:
     if isinstance(fault, socket.timeout | TimeoutError):
         return f"no answer within {CONNECT_SECONDS} s"
     return str(fault) or type(fault).__name__
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no reason given"])[-1]
