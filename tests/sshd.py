@@ -9,6 +9,7 @@ A session on such a box has a HOME, /data and /input of its own (`server.home`, 
 but it is this machine in every other respect.
 """
 
+import contextlib
 import getpass
 import json
 import os
@@ -169,17 +170,19 @@ class Server:
 
     def freeze(self):
         """Stop every connection's process, as a dead network would: nothing more comes."""
-        for pid in self.connections():
-            os.kill(pid, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def thaw(self):
-        for pid in self.connections():
-            os.kill(pid, signal.SIGCONT)
+        self._signal(signal.SIGCONT)
 
     def cut(self):
         """End every connection at once, without a goodbye."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number):
         for pid in self.connections():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def stop(self):
         if self._process is None:
@@ -231,9 +234,10 @@ def _wait_for_port(address, port, process, log):
 def descendants(pid):
     """Every process below one, from /proc."""
     found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            found += [int(child), *descendants(int(child))]
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in task.read_text().split():
+                found += [int(child), *descendants(int(child))]
     return found
 
 

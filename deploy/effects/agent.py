@@ -38,13 +38,33 @@ class Agent:
         self.link = link
         self.folders = folders or {}
 
-    def call(self, verb: str, on_event: OnEvent | None = None, **request: Any) -> dict[str, Any]:
-        """Do one request and return its answer; the box's refusal is raised as a KitError."""
-        done = self._run(verb, self._line(request), on_event)
-        if done.code == ABSENT:
-            self.install()
-            done = self._run(verb, self._line(request), on_event)
+    def call(
+        self,
+        verb: str,
+        on_event: OnEvent | None = None,
+        repeatable: bool = False,
+        **request: Any,
+    ) -> dict[str, Any]:
+        """Do one request and return its answer; the box's refusal is raised as a KitError.
+
+        Only a `repeatable` request is sent again, once, where the link dies under it: of any
+        other nobody knows whether the box has done it.
+        """
+        line = self._line(request)
+        try:
+            done = self._installed(verb, line, on_event)
+        except LinkLost:
+            if not repeatable:
+                raise
+            done = self._installed(verb, line, on_event)
         return self.answer(verb, done)
+
+    def _installed(self, verb: str, line: bytes, on_event: OnEvent | None) -> Done:
+        done = self._run(verb, line, on_event)
+        if done.code != ABSENT:
+            return done
+        self.install()
+        return self._run(verb, line, on_event)
 
     def open(self, verb: str, **request: Any) -> Stream:
         """Start a request with bulk data; the request's line has been written.
@@ -92,9 +112,13 @@ class Agent:
             return BoxUnfit(
                 f"{name}: no Python 3.8 or newer", f"install it there: fab bootstrap --host {name}"
             )
-        if done.code in (-1, 255):
+        if done.code == 255:
             return LinkLost(
                 f"{name}: the connection died during {verb}", "the same command goes on"
+            )
+        if done.code in (-9, 137):
+            return BoxUnfit(
+                f"{name}: {verb} was killed on the box", "is its memory full? fab doctor says"
             )
         return BoxUnfit(
             f"{name}: {verb} ended with {done.code}: {_tail(done.stderr)}", "fab doctor"

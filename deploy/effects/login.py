@@ -26,17 +26,19 @@ class Login:
         self.target = target
         self.may_ask = False
         self.asked = False  # the system's ssh could not do it without asking again
+        self.key_file = ""  # the one that was accepted, if it was not the agent's
         self._unlocked: dict[str, Any] = {}
         self._password = ""
 
     def authenticate(self, transport: Any) -> None:
         """Called by paramiko once the host key has passed; AuthenticationException if all fail."""
         offered = 0
-        for key in self._keys():
+        for path, key in self._keys():
             offered += 1
             with contextlib.suppress(paramiko.AuthenticationException):
                 transport.auth_publickey(self.target.user, key)
             if transport.is_authenticated():
+                self.key_file = path
                 return
             if not transport.is_active():
                 raise paramiko.AuthenticationException(
@@ -51,23 +53,24 @@ class Login:
         """The target's key files that need a passphrase."""
         return [path for path in self.target.identities if is_locked(path)]
 
-    def _keys(self) -> Iterator[Any]:
-        """Agent keys that the config names, key files, other agent keys, then locked key files."""
+    def _keys(self) -> Iterator[tuple[str, Any]]:
+        """Agent keys that the config names, key files, other agent keys, then locked key files;
+        each with its file, "" for the agent's."""
         agent = agent_keys(self.target.agent)
         named = {public_blob(path) for path in self.target.identities}
-        yield from (key for key in agent if key.asbytes() in named)
+        yield from (("", key) for key in agent if key.asbytes() in named)
         in_agent = {key.asbytes() for key in agent}
         for path in self.target.identities:
             if path in self._unlocked:
-                yield self._unlocked[path]
+                yield path, self._unlocked[path]
             elif public_blob(path) not in in_agent:
-                yield from load(path)
+                yield from ((path, key) for key in load(path))
         if not self.target.identities_only:
-            yield from (key for key in agent if key.asbytes() not in named)
+            yield from (("", key) for key in agent if key.asbytes() not in named)
         if self.may_ask:
             yield from self._ask_passphrases(in_agent)
 
-    def _ask_passphrases(self, in_agent: set[bytes]) -> Iterator[Any]:
+    def _ask_passphrases(self, in_agent: set[bytes]) -> Iterator[tuple[str, Any]]:
         for path in self.locked():
             if path in self._unlocked or public_blob(path) in in_agent:
                 continue
@@ -75,7 +78,7 @@ class Login:
             secret = ask_secret(f"Passphrase for {path}: ")
             for key in load(path, secret):
                 self._unlocked[path] = key
-                yield key
+                yield path, key
 
     def _by_password(self, transport: Any) -> None:
         self.asked = True

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shlex
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -23,7 +25,10 @@ from deploy.errors import ConnectError, LinkLost
 
 CONNECT_SECONDS = 15
 GOES_ON = "the same command goes on where it was"
+SESSION_ENDS = 0.3  # seconds that a box may take to count a session as ended
 KILLED = 137  # what a shell makes of a command that a signal ended
+
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # what it logs, we raise
 
 
 class SshLink:
@@ -187,6 +192,9 @@ class SshLink:
             # now; but where only the system's ssh can log in, it may be the reason why.
             **({"ControlMaster": "no"} if self._by_system_ssh else {"ControlPath": "none"}),
         }
+        login = self._logins.get(self.target)
+        if login and login.key_file:  # ssh would offer all of the agent's before it
+            options |= {"IdentitiesOnly": "yes", "IdentityFile": f'"{login.key_file}"'}
         return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
 
     def _channel(self, command: str) -> Channel:
@@ -199,19 +207,21 @@ class SshLink:
 
     def _session(self) -> Any:
         """An open session, nothing sent yet: so it may be tried again on a new connection."""
+        for wait in (SESSION_ENDS, 0):
+            try:
+                return self._connection.transport.open_session(timeout=CONNECT_SECONDS)
+            except paramiko.ChannelException:  # MaxSessions: the others are in use, or just were
+                time.sleep(wait)
+            except (OSError, EOFError, paramiko.SSHException):
+                break
+        beside = self._opened if self._connection.transport.is_active() else []
+        self._opened = [each for each in self._opened if each not in beside]
+        self._connect()
+        self._opened += beside
         try:
             return self._connection.transport.open_session(timeout=CONNECT_SECONDS)
-        except paramiko.ChannelException:  # MaxSessions: the others are in use
-            return self._one_more_connection()
-        except (OSError, EOFError, AttributeError, paramiko.SSHException):
-            self._connect()
-            return self._connection.transport.open_session(timeout=CONNECT_SECONDS)
-
-    def _one_more_connection(self) -> Any:
-        beside, self._opened = self._opened, []
-        self._connection = self._open_all()
-        self._opened += beside
-        return self._connection.transport.open_session(timeout=CONNECT_SECONDS)
+        except (OSError, EOFError, paramiko.SSHException) as no:
+            raise self._lost() from no
 
     def _lost(self) -> LinkLost:
         silent = any(getattr(each.transport, "went_silent", False) for each in self._opened)

@@ -12,7 +12,7 @@ def facts(desk: Desk) -> list[dict[str, Any]]:
     results = []
     for name in desk.hosts:
         with desk.open(name) as box:
-            found = box.call("facts")
+            found = box.call("facts", repeatable=True)
         results.append({"box": name, **found})
         desk.show.table(["", name], rows_of(found))
     return results

@@ -1,0 +1,73 @@
+"""Boxes whose login is not a quiet POSIX shell: the agent answers right, in calls and in bulk."""
+
+import pytest
+
+from deploy.effects.agent import Agent
+
+pytestmark = pytest.mark.sshd
+
+LOGINS = {
+    "banner on stdout": {"banner": "'Welcome! @gpubox-answer'"},
+    "fish": {"login": "fish"},
+    "csh": {"login": "tcsh"},
+    "zsh": {"login": "zsh"},
+    "dash": {"login": "dash"},
+    "one session at a time": {"extra": "MaxSessions 1"},
+    "no sftp, no forwarding": {"extra": "AllowTcpForwarding no\nDisableForwarding yes"},
+}
+
+
+@pytest.mark.parametrize("options", LOGINS.values(), ids=LOGINS)
+def test_the_agent_installs_itself_and_answers(sshd, options):
+    server = sshd(**options)
+    with server.desk().open("box") as box:
+        found = box.call("facts")
+        assert found["places"]["data"]["path"] == str(server.data)
+        assert [p.name for p in (server.home / ".gpubox").glob("onbox-*")]
+        stream = box.open("facts")
+        stream.stdin.close()
+        assert box.answer("facts", _ended(stream))["system"] == found["system"]
+
+
+def _ended(stream):
+    from deploy.effects.link import Done
+
+    printed, complaint = stream.stdout.read(), stream.stderr.read()
+    return Done(stream.wait(), printed, complaint)
+
+
+def test_two_sessions_at_once_where_the_box_allows_one(sshd):
+    server = sshd(extra="MaxSessions 1")
+    link = server.link()
+    first = link._channel("cat")
+    second = link._channel("cat")
+    for stream, word in ((first, b"one"), (second, b"two")):
+        stream.stdin.write(word)
+        stream.stdin.close()
+    assert (first.stdout.read(), second.stdout.read()) == (b"one", b"two")
+    link.close()
+
+
+def test_a_home_that_cannot_be_written_is_said(sshd):
+    server = sshd()
+    (server.home / ".gpubox").write_text("in the way")
+    from deploy.errors import BoxUnfit
+
+    link = server.link()
+    with pytest.raises(BoxUnfit, match="~/.gpubox can't be written"):
+        Agent(link).call("facts")
+
+
+def test_no_rsync_no_scp_no_sftp_is_no_matter(sshd, tmp_path):
+    """Only sh and Python are on this box's PATH."""
+    import shutil
+    import sys
+
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("sh", "cat", "mkdir", "mv", "rm", "wc"):
+        (tools / name).symlink_to(shutil.which(name))
+    (tools / "python3").symlink_to(sys.executable)
+    server = sshd(banner=f"; export PATH={tools}; true")
+    with server.desk().open("box") as box:
+        assert box.call("facts")["engine"]["present"] is False
