@@ -112,6 +112,8 @@ def check_labels(root: Path, train: np.ndarray, test: np.ndarray, classes: int) 
             f"(subtract {lowest})"
         )
     count = classes or highest + 1
+    if count < 2:
+        raise DataError(f"{root}: every training label is 0; there is nothing to tell apart")
     for name, labels in (("training", train), ("test", test)):
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= count:
@@ -120,8 +122,6 @@ def check_labels(root: Path, train: np.ndarray, test: np.ndarray, classes: int) 
                 f"{root}: {name} label {bad} at position {int(np.argmax(labels == bad))} is out "
                 f"of range 0..{count - 1} for {count} classes"
             )
-    if count < 2:
-        raise DataError(f"{root}: every training label is 0; there is nothing to tell apart")
     return count
 
 

@@ -1,0 +1,1 @@
+"""What we measure against others; `python -m bench.NAME [--quick] [--json] [--check]`."""

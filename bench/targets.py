@@ -1,0 +1,28 @@
+"""Every target that a bench is held to: name → (threshold, "min" or "max")."""
+
+from __future__ import annotations
+
+TARGETS: dict[str, tuple[float, str]] = {
+    # training, rates as a multiple of the plain TensorFlow-1 program (interleaved)
+    "train.cnn.ratio_to_plain": (1.05, "min"),
+    "train.bp.ratio_to_plain": (1.20, "min"),
+    "train.load_seconds": (0.1, "max"),
+    "train.load_peak_mib": (100.0, "max"),
+    "train.save_share": (0.02, "max"),  # of the training time, at the default intervals
+    # accuracy on MNIST's test images, the worst of three seeds
+    "accuracy.bp.30000": (0.953, "min"),
+    "accuracy.cnn.2000": (0.975, "min"),
+    "accuracy.cnn.20000": (0.992, "min"),
+}
+
+
+def shortfalls(figures: dict[str, float]) -> list[str]:
+    """One line for each figure that misses its target; figures without a target are free."""
+    missed = []
+    for name, value in figures.items():
+        if name in TARGETS:
+            threshold, direction = TARGETS[name]
+            if not (value >= threshold if direction == "min" else value <= threshold):
+                word = "at least" if direction == "min" else "at most"
+                missed.append(f"{name}: {value:.4g}, wanted {word} {threshold:g}")
+    return missed
