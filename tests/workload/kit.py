@@ -43,16 +43,18 @@ class Workload:
     def checkpoints(self):
         return self.output / "checkpoints"
 
-    def start(self, *arguments, **environment):
-        """The started process, with its output piped and unbuffered."""
-        env = {
-            **os.environ,
+    @property
+    def environment(self):
+        return {
             "GPUBOX_INPUT": str(self.data),
             "GPUBOX_OUTPUT": str(self.output),
             "GPUBOX_SCRATCH": str(self.scratch),
             "PYTHONUNBUFFERED": "1",
-            **environment,
         }
+
+    def start(self, *arguments, **environment):
+        """The started process, with its output piped and unbuffered."""
+        env = {**os.environ, **self.environment, **environment}
         command = [sys.executable, "-m", "workload", *map(str, arguments)]
         return subprocess.Popen(
             command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
