@@ -1,0 +1,134 @@
+"""Slims an installed /opt/venv and splits it into layers; runs inside an image build only.
+
+What goes is what no training uses: C++ headers, the tests of other people's packages, libclang,
+profilers' libraries, debug symbols of TensorFlow's own libraries. NVIDIA's binaries stay as they
+were delivered, and every licence file stays.
+"""
+
+from __future__ import annotations
+
+import compileall
+import os
+import py_compile
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+VENV = Path("/opt/venv")
+LAYERS = Path("/opt/layers")
+
+# Relative to site-packages. `tensorflow/lite` must stay: tensorflow imports it.
+UNUSED = (
+    "clang",
+    "tensorflow/include",
+    "tensorflow/xla_aot_runtime_src",
+    # Exporting to StableHLO and building XLA operations by hand; jit_compile needs neither.
+    "tensorflow/compiler/mlir/stablehlo/stablehlo_extension.so",
+    "tensorflow/compiler/tf2xla/ops/_xla_ops.so",
+    "tensorboard_data_server",  # TensorBoard reads event files by itself where it is absent
+    "keras/**/*_test.py",
+    "keras/src/backend/jax",  # Keras imports the one backend that is there
+    "keras/src/backend/openvino",
+    "keras/src/backend/torch",
+    "numpy/_core/include",
+    "numpy/*/tests",
+    "numpy/tests",
+    "numpy/_core/_simd.*.so",  # only numpy's own tests import these two
+    "numpy/_core/*_tests.*.so",
+    "h5py/tests",
+    "setuptools",  # named by tensorflow and needed by nothing at run time
+    "_distutils_hack",
+    "distutils-precedence.pth",
+    "pkg_resources",
+    "wheel",
+    "numpy/f2py",  # wraps Fortran sources; there is no compiler in the image
+    "*-stubs",
+    "**/*.pyi",
+    "nvidia/*/include",
+    "nvidia/cusolver/lib/libcusolverMg.so*",  # several GPUs in one solver: TensorFlow never loads it
+    "nvidia/curand",  # TensorFlow has its own generators
+    "nvidia/cuda_nvrtc/lib/*.alt.so*",
+    "nvidia/cuda_cupti/lib/libnvperf*",
+    "nvidia/cuda_cupti/lib/libpcsamplingutil*",
+    "nvidia/cuda_cupti/lib/libcheckpoint*",
+    "nvidia/cuda_nvcc/bin/nvcc",
+    "nvidia/cuda_nvcc/bin/cudafe++",
+    "nvidia/cuda_nvcc/nvvm/bin",
+)
+# Each goes into a layer of its own, so that a new TensorFlow does not ship CUDA again.
+SPLIT = ("nvidia", "tensorflow")
+
+
+def remove_unused(site: Path) -> None:
+    """Remove what UNUSED names, and bytecode that is compiled anew below."""
+    for pattern in (*UNUSED, "**/__pycache__"):
+        for path in sorted(site.glob(pattern)):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def prune_records(site: Path) -> None:
+    """Drop what was removed from each package's RECORD, so that it tells the truth (and is small)."""
+    for record in sorted(site.glob("*.dist-info/RECORD")):
+        lines = record.read_text(encoding="utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if (site / line.rsplit(",", 2)[0].strip('"')).exists()]
+        record.write_text("".join(kept), encoding="utf-8")
+
+
+def strip_symbols(site: Path) -> None:
+    """Strip debug symbols from all shared libraries but NVIDIA's."""
+    for path in sorted(site.rglob("*.so*")):
+        if path.is_file() and not path.is_symlink() and "nvidia" not in path.parts:
+            mode = path.stat().st_mode
+            # Some wheels' libraries are laid out by patchelf in ways that strip refuses: kept whole.
+            subprocess.run(["strip", "--strip-unneeded", str(path)], stderr=subprocess.DEVNULL)
+            path.chmod(mode)
+
+
+def compile_all(site: Path) -> None:
+    """Compile all modules; a user without write access would compile again at every start."""
+    compileall.compile_dir(
+        site,
+        quiet=2,
+        workers=0,
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )
+
+
+def settle_times(top: Path, epoch: int) -> None:
+    """Set every time stamp to `epoch` (s), so that the same files make the same layer."""
+    for folder, _, files in os.walk(top, topdown=False):
+        for name in (*files, ""):
+            path = os.path.join(folder, name) if name else folder
+            os.utime(path, (epoch, epoch), follow_symlinks=False)
+
+
+def split(site: Path) -> None:
+    """Move each package of SPLIT, then the whole rest, below LAYERS/NAME with its full path."""
+    for name in SPLIT:
+        target = LAYERS / name / site.relative_to("/")
+        target.mkdir(parents=True)
+        if (site / name).exists():
+            (site / name).rename(target / name)
+    rest = LAYERS / "rest" / VENV.relative_to("/")
+    rest.parent.mkdir(parents=True)
+    VENV.rename(rest)
+
+
+def main() -> int:
+    """Slim, compile, split; the venv is then at LAYERS, ready to be copied layer by layer."""
+    site = next(VENV.glob("lib/python3*/site-packages"))
+    remove_unused(site)
+    prune_records(site)
+    strip_symbols(site)
+    compile_all(site)
+    split(site)
+    settle_times(LAYERS, int(os.environ.get("SOURCE_DATE_EPOCH", "1767225600")))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
