@@ -173,8 +173,14 @@ def missing_libraries() -> list[str]:
     return missing
 
 
+def required(environ: dict[str, str]) -> int:
+    """How many GPUs REQUIRE_GPU asks for, at least 1 (that is what this check is for)."""
+    value = environ.get("REQUIRE_GPU", "").strip()
+    return max(1, int(value)) if value.isdigit() else 1
+
+
 def check_tensorflow(environ: dict[str, str]) -> int:
-    """How many GPUs TensorFlow itself lists, asked in a process of its own; NoGpu where none."""
+    """How many GPUs TensorFlow itself lists, asked in a process of its own; NoGpu if too few."""
     code = "import tensorflow as tf; print(len(tf.config.list_physical_devices('GPU')))"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -193,6 +199,8 @@ def check_tensorflow(environ: dict[str, str]) -> int:
         hint = f"; LD_LIBRARY_PATH={path} may be in the way" if path else ""
         reasons = "; ".join(missing_libraries()) or "no library is missing"
         raise NoGpu(f"the driver sees a GPU, TensorFlow sees none ({reasons}{hint})")
+    if int(last[0]) < required(environ):
+        raise NoGpu(f"{required(environ)} GPUs are required, TensorFlow sees {last[0]}")
     return int(last[0])
 
 
