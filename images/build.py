@@ -14,8 +14,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Dict, Iterable, List, Optional
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = {
@@ -35,7 +35,7 @@ CA_VARIABLES = ("PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUND
 SYSTEM_CA = "/etc/ssl/certs/ca-certificates.crt"
 
 
-def pip_files(environ: Dict[str, str]) -> List[Path]:
+def pip_files(environ: dict[str, str]) -> list[Path]:
     """pip's config files, the weakest first (pip's documentation, "Configuration files")."""
     home = Path(environ.get("HOME", "/"))
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
@@ -46,9 +46,9 @@ def pip_files(environ: Dict[str, str]) -> List[Path]:
     return files
 
 
-def pip_settings(environ: Dict[str, str], files: Iterable[Path]) -> Dict[str, str]:
+def pip_settings(environ: dict[str, str], files: Iterable[Path]) -> dict[str, str]:
     """The user's settings for pip that also hold inside a container; uv's index serves as well."""
-    found: Dict[str, str] = {}
+    found: dict[str, str] = {}
     for path in files:
         parser = configparser.RawConfigParser()
         parser.read(path, encoding="utf-8")
@@ -71,15 +71,15 @@ def _remote(value: str) -> str:
     return " ".join(words)
 
 
-def authority(environ: Dict[str, str]) -> Optional[str]:
+def authority(environ: dict[str, str]) -> str | None:
     """The file of certificate authorities that this machine's programs use."""
     named = [environ.get(name, "") for name in CA_VARIABLES]
     return next((path for path in [*named, SYSTEM_CA] if path and Path(path).is_file()), None)
 
 
 def build_command(
-    device: str, tag: str, base: str, secrets: Dict[str, str], more: List[str]
-) -> List[str]:
+    device: str, tag: str, base: str, secrets: dict[str, str], more: list[str]
+) -> list[str]:
     """The argument list of `docker build`; values of secrets and proxies are not in it."""
     dockerfile, target = TARGETS[device]
     command = ["docker", "build", "--file", str(ROOT / dockerfile), "--target", target]
@@ -113,7 +113,7 @@ def find_base(wanted: str) -> str:
     return LOCAL_BASE
 
 
-def _quiet(command: List[str]) -> int:
+def _quiet(command: list[str]) -> int:
     try:
         done = subprocess.run(
             command,
@@ -125,11 +125,13 @@ def _quiet(command: List[str]) -> int:
     except subprocess.TimeoutExpired:
         return 124
     except OSError:
-        raise SystemExit("images/build.py: no docker command here: install the engine first")
+        raise SystemExit(
+            "images/build.py: no docker command here: install the engine first"
+        ) from None
     return done.returncode
 
 
-def main(arguments: Optional[List[str]] = None) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Find the base, write the settings into files of our own, build, remove the files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("device", choices=sorted(TARGETS))
@@ -140,7 +142,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
     base = find_base(known.base)
     with tempfile.TemporaryDirectory(prefix="gpubox-build-") as folder:
         pip = Path(folder) / "pip.conf"
-        lines = [f"{name} = {value}\n" for name, value in pip_settings(environ, pip_files(environ)).items()]
+        lines = [
+            f"{name} = {value}\n"
+            for name, value in pip_settings(environ, pip_files(environ)).items()
+        ]
         pip.write_text("[global]\n" + "".join(lines), encoding="utf-8")
         secrets = {"pip": str(pip), "ca": authority(environ) or os.devnull}
         tag = known.tag or f"gpubox/{known.device}:latest"

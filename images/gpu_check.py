@@ -78,7 +78,11 @@ def check_settings(environ: dict[str, str]) -> None:
 
 def check_image() -> None:
     """Refuse a TensorFlow that was built without CUDA."""
-    names = {name.lower() for d in metadata.distributions() if (name := d.metadata["Name"])}
+    names = {
+        name.lower().replace("_", "-")
+        for d in metadata.distributions()
+        if (name := d.metadata["Name"])
+    }
     if "tensorflow-cpu" in names and "tensorflow" not in names:
         raise NoGpu(
             "this is the CPU image (tensorflow-cpu), but a GPU was asked for: "
@@ -185,8 +189,7 @@ def check_tensorflow(environ: dict[str, str]) -> int:
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**environ, "TF_CPP_MIN_LOG_LEVEL": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         errors="replace",
     )
@@ -233,7 +236,9 @@ def main(arguments: list[str] | None = None) -> int:
         seen = check_tensorflow(environ)
     except NoGpu as problem:
         report = {"schema": 1, "ok": False, "message": str(problem)}
-        print(json.dumps(report) if as_json else f"gpubox: no GPU: {problem}", file=_stream(as_json))
+        print(
+            json.dumps(report) if as_json else f"gpubox: no GPU: {problem}", file=_stream(as_json)
+        )
         return UNUSABLE
     report = {"schema": 1, "ok": True, "message": describe(version, gpus, seen, environ)}
     report.update(cuda=dotted(version), gpus=[asdict(gpu) for gpu in gpus], tensorflow_gpus=seen)
