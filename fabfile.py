@@ -52,3 +52,33 @@ def compare(desk: Any, runs: str = "", out: str = "compare.html", browser: bool 
     from deploy.verbs.compare import compare
 
     return compare(desk, runs, out, browser)
+
+
+@verb(
+    to="kubernetes or skypilot",
+    out="the file to write (the screen without it)",
+    args="more arguments for the program",
+    image="an image that the cluster can pull",
+    gpus="how many, or which: 2, L4, A100:8; 0 for none",
+    workers="how many machines work on the one run",
+    name="what the run is called there",
+    claim="kubernetes: the volume claim that holds the data",
+    bucket="skypilot: the bucket that keeps checkpoints",
+)
+def export(
+    desk: Any,
+    to: str = "",
+    out: str = "",
+    args: str = "",
+    image: str = "",
+    gpus: str = "",
+    workers: int = 1,
+    name: str = "",
+    claim: str = "",
+    bucket: str = "",
+) -> Any:
+    """The run as a file for Kubernetes or SkyPilot, where single boxes are outgrown."""
+    from deploy.verbs.export import export
+
+    asked = {"args": args, "image": image, "gpus": gpus, "workers": workers}
+    return export(desk, to, out, **asked, name=name, claim=claim, bucket=bucket)
