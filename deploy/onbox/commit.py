@@ -1,0 +1,192 @@
+"""Makes a received version the current one: checked first, journalled, then rolled forward.
+
+Once `incoming/commit.json` stands, nothing is needed from the laptop any more: whoever comes next
+(`state`, `receive`, staging) finishes what a kill or a power cut left, by the same steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+from typing import Any, Dict, Iterable, Iterator, Set
+
+from .manifest import ARCHIVE, FILE, Checker, Entry, Header
+from .manifest import apply_changes, header_line, line_of, read_manifest, side_by_side
+from .publish import read_json, sync_file_system, write_json
+from .refusal import Refusal
+from .shelf import Shelf, make_folder, open_manifest, set_current
+from .within import Tree
+
+LATER = "the same command mends it"
+
+
+def prepare(shelf: Shelf, order: Dict[str, Any], changes: Iterable[str]) -> None:
+    """Write the new manifest beside the parts, check both, and write the journal.
+
+    `order` has `commit` (the ID that the laptop expects), `base` (the ID that the changes are
+    against, or "") and `header`. Nothing that is published changes here.
+    """
+    path = shelf.at("incoming", "manifest")
+    header, check = Header(**order["header"]), Checker()
+    have = Arrived(shelf)
+    with open(path, "w", encoding="ascii") as file:
+        shelf.give(file.fileno())
+        file.write(header_line(header))
+        with entries_of(shelf, order["base"]) as base:
+            for entry in apply_changes(base, changes):
+                check.add(entry)
+                have.require(entry)
+                file.write(line_of(entry))
+    if check.version() != order["commit"] or check.header(header.created)[:4] != header[:4]:
+        raise Refusal(
+            "VerifyError", f"{shelf.name}: the manifest that arrived is not the one sent", LATER
+        )
+    sync_file_system(shelf.own)
+    journal = {"schema": 1, "base": order["base"], "id": order["commit"]}
+    write_json(shelf.at("incoming", "commit.json"), journal)
+
+
+@contextlib.contextmanager
+def entries_of(shelf: Shelf, version: str) -> Iterator[Iterable[Entry]]:
+    """The entries of a version as a stream; none for ""."""
+    if not version:
+        yield ()
+        return
+    file, _, entries = open_manifest(shelf, version)
+    with file:
+        yield entries
+
+
+class Arrived:
+    """Knows which contents are on the box, so that no manifest can name one that is not."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.shelf = shelf
+        self.whole = whole_parts(shelf)
+        self.packs: Dict[str, int] = {}
+
+    def require(self, entry: Entry) -> None:
+        if entry.type not in (FILE, ARCHIVE):
+            return
+        if entry.pack:
+            here = entry.offset + entry.size <= self._pack_size(entry.pack)
+        else:
+            here = self._plain_is_here(entry)
+        if not here:
+            raise Refusal("TransferError", f"{entry.path!r} has not arrived whole", LATER)
+
+    def _pack_size(self, sha256: str) -> int:
+        if sha256 not in self.packs:
+            path = self.shelf.pack(sha256)
+            path = path if os.path.exists(path) else self.whole.get(sha256, path)
+            self.packs[sha256] = os.path.getsize(path) if os.path.exists(path) else -1
+        return self.packs[sha256]
+
+    def _plain_is_here(self, entry: Entry) -> bool:
+        if entry.sha256 in self.whole or os.path.exists(self.shelf.at("old", entry.sha256)):
+            return True
+        found = plain_path(self.shelf, entry)
+        return os.path.exists(found) and os.lstat(found).st_size == entry.size
+
+
+def plain_path(shelf: Shelf, entry: Entry) -> str:
+    return os.path.join(shelf.root, entry.path)
+
+
+def whole_parts(shelf: Shelf) -> Dict[str, str]:
+    """SHA-256 → path of the parts that arrived whole and verified."""
+    folder = shelf.at("incoming")
+    pairs = (name.partition("=") for name in os.listdir(folder))
+    return {sha: os.path.join(folder, f"{key}={sha}") for key, _, sha in pairs if len(sha) == 64}
+
+
+def roll_forward(shelf: Shelf) -> None:
+    """Finish a commit whose journal stands; every step may have been done before already."""
+    try:
+        journal = read_json(shelf.at("incoming", "commit.json"))
+    except FileNotFoundError:
+        return
+    fresh = shelf.at("incoming", "manifest")
+    if os.path.exists(fresh):
+        _put_in_place(shelf, journal["base"], fresh)
+        sync_file_system(shelf.own)
+        os.rename(fresh, shelf.version(journal["id"]))
+    set_current(shelf, journal["id"], sha256_of(shelf.version(journal["id"])))
+    os.unlink(shelf.at("incoming", "commit.json"))
+    shutil.rmtree(shelf.at("incoming"))
+    make_folder(shelf, shelf.at("incoming"))
+
+
+def sha256_of(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _put_in_place(shelf: Shelf, base: str, fresh: str) -> None:
+    """Old plain files out of the way first, then packs and new plain files to their places."""
+    whole = whole_parts(shelf)
+    with Tree(shelf.root, shelf.folder_mode, shelf.gid) as tree:
+        for old, new in _pairs(shelf, base, fresh):
+            if old is not None and _is_plain(old) and not _same_place(old, new):
+                _retire(shelf, tree, old)
+        moved: Set[str] = set()
+        for old, new in _pairs(shelf, base, fresh):
+            if new is None or new.type not in (FILE, ARCHIVE):
+                continue
+            if new.pack and new.pack not in moved:
+                moved.add(new.pack)
+                if new.pack in whole and os.path.exists(whole[new.pack]):
+                    os.rename(whole[new.pack], shelf.pack(new.pack))
+            elif _is_plain(new) and not (old is not None and _same_place(new, old)):
+                _place(shelf, tree, new, whole.get(new.sha256, ""))
+
+
+def _pairs(shelf: Shelf, base: str, fresh: str) -> Iterator[Any]:
+    with entries_of(shelf, base) as old, open(fresh, encoding="ascii") as file:
+        yield from side_by_side(old, read_manifest(file)[1])
+
+
+def _is_plain(entry: Entry) -> bool:
+    return entry.type in (FILE, ARCHIVE) and not entry.pack
+
+
+def _same_place(a: Entry, b: Any) -> bool:
+    return b is not None and _is_plain(b) and a.sha256 == b.sha256
+
+
+def _retire(shelf: Shelf, tree: Tree, entry: Entry) -> None:
+    """Keep a replaced file's content under its checksum, for the versions that still name it."""
+    kept = shelf.at("old", entry.sha256)
+    found = tree.size(entry.path)
+    if found is None:
+        return
+    if found == entry.size and not os.path.exists(kept):
+        tree.rename_out(entry.path, kept)
+    elif found == entry.size:
+        tree.unlink(entry.path)
+    tree.prune(entry.path)
+
+
+def _place(shelf: Shelf, tree: Tree, entry: Entry, part: str) -> None:
+    """The content to its path: from the part that arrived, or from what was retired just now."""
+    if part and os.path.exists(part):
+        os.utime(part, ns=(entry.mtime, entry.mtime))
+        # one content at two paths: the part stays until both have it
+        _link_or_copy(part, tree, entry)
+    elif tree.size(entry.path) != entry.size and os.path.exists(shelf.at("old", entry.sha256)):
+        _link_or_copy(shelf.at("old", entry.sha256), tree, entry)
+
+
+def _link_or_copy(source: str, tree: Tree, entry: Entry) -> None:
+    try:
+        tree.link_in(source, entry.path)
+    except OSError as no:
+        if no.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
+            raise
+        tree.copy_in(source, entry.path)

@@ -1,0 +1,238 @@
+"""PURE: the manifest of a data set's version: entries, their lines, their order, and the version's ID."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from json.encoder import encode_basestring_ascii as quoted
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+
+SCHEMA = 1
+FILE, FOLDER, LINK, ARCHIVE = "file", "folder", "link", "archive"
+RESERVED_IN_SET = ".gpubox"
+RESERVED_NAMES = ("runs",)
+
+
+class Entry(NamedTuple):
+    """One line of a manifest. `pack` is empty for a file that stands under its own name."""
+
+    path: str  # UTF-8 with surrogateescape, "/" between its parts, relative to the set
+    type: str
+    mode: int = 0o600  # & 0777
+    size: int = 0  # bytes; of a link, the length of its target
+    mtime: int = 0  # ns since 1970
+    sha256: str = ""  # of the content; of a link, of its target; empty for a folder
+    pack: str = ""  # SHA-256 of the pack that holds the content at `offset`
+    offset: int = 0
+    target: str = ""  # of a link
+
+
+class Header(NamedTuple):
+    """The first line of a manifest: what it holds in all."""
+
+    files: int
+    folders: int
+    links: int
+    bytes: int
+    created: float  # s since 1970, by the laptop's clock
+    zip_names: str = ""  # encoding of names in an archive that does not say it
+
+
+def key_of(entry: Any) -> str:
+    """Entries are sorted by this: a folder stands right before what is in it."""
+    return str(entry.path) + "/" if entry.type == FOLDER else str(entry.path)
+
+
+def line_of(entry: Entry) -> str:
+    """One JSON object on one line, ASCII, keys in a fixed order: equal entries, equal bytes."""
+    head = f'{{"path": {quoted(entry.path)}, "type": "{entry.type}", "mode": {entry.mode}'
+    if entry.type == FOLDER:
+        return head + "}\n"
+    head += f', "size": {entry.size}, "mtime": {entry.mtime}, "sha256": "{entry.sha256}"'
+    if entry.pack:
+        head += f', "pack": "{entry.pack}", "offset": {entry.offset}'
+    if entry.type == LINK:
+        head += f', "target": {quoted(entry.target)}'
+    return head + "}\n"
+
+
+# The usual line, read four times faster than as JSON; any other goes through json.loads.
+USUAL = re.compile(
+    r'\{"path": "([^"\\]+)", "type": "file", "mode": (\d+), "size": (\d+), "mtime": (-?\d+), '
+    r'"sha256": "([0-9a-f]{64})"(?:, "pack": "([0-9a-f]{64})", "offset": (\d+))?\}\n'
+)
+
+
+def entry_of(line: str) -> Entry:
+    """The entry of a line; ValueError where the line is not one or its path is not safe."""
+    usual = USUAL.fullmatch(line)
+    if usual and is_safe(usual[1]):
+        path, mode, size, mtime, sha256, pack, offset = usual.groups()
+        return Entry(
+            path, FILE, int(mode), int(size), int(mtime), sha256, pack or "", int(offset or 0)
+        )
+    fields = json.loads(line)
+    try:
+        entry = Entry(**fields)
+    except TypeError as no:
+        raise ValueError(f"not a line of a manifest: {no}") from None
+    if not is_safe(entry.path):
+        raise ValueError(f"unsafe path in a manifest: {entry.path!r}")
+    return entry
+
+
+def header_line(header: Header) -> str:
+    return json.dumps({"schema": SCHEMA, **header._asdict()}) + "\n"
+
+
+def header_of(line: str) -> Header:
+    """The header of a first line; ValueError where it is another file or a later schema."""
+    fields = dict(json.loads(line))
+    if fields.pop("schema", None) != SCHEMA:
+        raise ValueError("not a manifest, or one of a newer kit")
+    return Header(**fields)
+
+
+def read_manifest(lines: Iterable[str]) -> Tuple[Header, Iterator[Entry]]:
+    """Header and entries of a manifest's lines, read as a stream."""
+    stream = iter(lines)
+    return header_of(next(stream, "{}")), (entry_of(line) for line in stream)
+
+
+UNSAFE = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|\0|^\.gpubox(?:/|\Z)")
+
+
+def is_safe(path: str) -> bool:
+    """A relative path whose parts are all names: no "..", no empty part, no NUL, not reserved."""
+    return UNSAFE.search(path) is None
+
+
+def link_stays_inside(path: str, target: str) -> bool:
+    """True where a link at `path` (relative to the set) leads to a place inside the set."""
+    if not target or target.startswith("/") or "\0" in target:
+        return False
+    depth = path.count("/")
+    for part in target.split("/"):
+        if part == "..":
+            depth -= 1
+        elif part not in ("", "."):
+            depth += 1
+        if depth < 0:
+            return False
+    return True
+
+
+def check_name(name: str) -> str:
+    """What is wrong with a name for a data set; empty where nothing is."""
+    plain = all(c.isalnum() and c.isascii() or c in "._-" for c in name)
+    if not name or not plain or name[0] in "-." or len(name) > 100:
+        return "a data set's name has letters, digits, '.', '_' and '-', and starts with a letter"
+    return f"the name {name!r} is reserved" if name in RESERVED_NAMES else ""
+
+
+class Checker:
+    """Counts and hashes entries as they pass, and holds them to the rules of a manifest."""
+
+    def __init__(self) -> None:
+        self.files = self.folders = self.links = self.bytes = 0
+        self._digest = hashlib.sha256()
+        self._before = ""
+        self._link = "\0"  # the last link's path and a slash: nothing may lie under it
+
+    def add(self, entry: Entry) -> None:
+        """ValueError where the order is wrong, a path appears twice or lies under a link."""
+        key = key_of(entry)
+        if key <= self._before:
+            raise ValueError(f"a manifest out of order at {entry.path!r}")
+        if key.startswith(self._link):
+            raise ValueError(f"a path under a link: {entry.path!r}")
+        self._before = key
+        self._count(entry)
+        text = (
+            f"{entry.path}\0{entry.type}\0{entry.mode:o}\0{entry.size}\0{entry.sha256}\n"
+            if entry.type != FOLDER
+            else f"{entry.path}\0{FOLDER}\0{entry.mode:o}\n"
+        )
+        self._digest.update(text.encode("utf-8", "surrogateescape"))
+
+    def _count(self, entry: Entry) -> None:
+        if entry.type == FOLDER:
+            self.folders += 1
+        elif entry.type == LINK:
+            self.links += 1
+            self._link = entry.path + "/"
+            if not link_stays_inside(entry.path, entry.target):
+                raise ValueError(f"a link that leaves the set: {entry.path!r}")
+        else:
+            self.files += 1
+            self.bytes += entry.size
+
+    def version(self) -> str:
+        """The ID: SHA-256 over (path, type, mode, size, sha256) of all entries; mtime left out."""
+        return self._digest.hexdigest()
+
+    def header(self, created: float, zip_names: str = "") -> Header:
+        return Header(self.files, self.folders, self.links, self.bytes, created, zip_names)
+
+
+Pair = Tuple[Optional[Entry], Optional[Entry]]
+
+
+def side_by_side(old: Iterable[Any], new: Iterable[Any]) -> Iterator[Tuple[Any, Any]]:
+    """Two sorted streams as pairs of equal key; None where one side has no such entry."""
+    left, right = iter(old), iter(new)
+    a, b = next(left, None), next(right, None)
+    key_a, key_b = a and key_of(a), b and key_of(b)
+    while a is not None or b is not None:
+        if b is None or (a is not None and key_a < key_b):
+            yield a, None
+            a = next(left, None)
+            key_a = a and key_of(a)
+        elif a is None or key_b < key_a:
+            yield None, b
+            b = next(right, None)
+            key_b = b and key_of(b)
+        else:
+            yield a, b
+            a, b = next(left, None), next(right, None)
+            key_a, key_b = a and key_of(a), b and key_of(b)
+
+
+def apply_changes(base: Iterable[Entry], changes: Iterable[str]) -> Iterator[Entry]:
+    """A base's entries with changes over them: lines `-KEY` (as JSON text) and `+LINE`, sorted by key."""
+    fresh = iter(changes)
+    change = next(fresh, None)
+    for entry in base:
+        key = key_of(entry)
+        while change is not None and _key_of_change(change) < key:
+            yield from _added(change)
+            change = next(fresh, None)
+        if change is not None and _key_of_change(change) == key:
+            yield from _added(change)
+            change = next(fresh, None)
+        else:
+            yield entry
+    while change is not None:
+        yield from _added(change)
+        change = next(fresh, None)
+
+
+def removal(entry: Entry) -> str:
+    return "-" + quoted(key_of(entry)) + "\n"
+
+
+def addition(entry: Entry) -> str:
+    return "+" + line_of(entry)
+
+
+def _key_of_change(change: str) -> str:
+    return str(json.loads(change[1:])) if change[0] == "-" else key_of(entry_of(change[1:]))
+
+
+def _added(change: str) -> List[Entry]:
+    return [] if change[0] == "-" else [entry_of(change[1:])]
+
+
+def summary(header: Header) -> Dict[str, Any]:
+    return dict(header._asdict())
