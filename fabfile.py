@@ -82,3 +82,25 @@ def export(
 
     asked = {"args": args, "image": image, "gpus": gpus, "workers": workers}
     return export(desk, to, out, **asked, name=name, claim=claim, bucket=bucket)
+    path="a folder, or an archive (.tar, .tar.gz, .tar.xz, .tar.zst, .zip)",
+    name="the data set's name; the path's last part if empty",
+    layout="auto, packed or files",
+    exclude="patterns to leave out, with commas between",
+)
+def upload(desk: Any, path: str = "", name: str = "", layout: str = "", exclude: str = "") -> Any:
+    """Bring a data set to the box's /data: what is there already is not sent."""
+    from deploy.verbs.upload import upload
+
+    return upload(desk, path, name, layout, exclude)
+
+
+@verb(
+    name="the data set; the one of [run] if empty",
+    version="current, or the beginning of an ID",
+    verify="read a staged copy again, and stage it anew where it is damaged",
+)
+def stage(desk: Any, name: str = "", version: str = "current", verify: bool = False) -> Any:
+    """Copy a data set from the box's /data to its fast disk, verified."""
+    from deploy.verbs.stage import stage
+
+    return stage(desk, name, version, verify)

@@ -76,9 +76,7 @@ class Child:
         return self.process.wait()
 
     def close(self) -> None:
-        for end in (self.stdin, self.stdout, self.stderr):
-            with contextlib.suppress(OSError):
-                end.close()
+        # ended first: closing a pipe waits for a thread that is blocked in writing to it
         if self.process.poll() is None:
             self.process.terminate()
             try:
@@ -86,6 +84,9 @@ class Child:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        for end in (self.stdin, self.stdout, self.stderr):
+            with contextlib.suppress(OSError):
+                end.close()
 
 
 class LocalLink:

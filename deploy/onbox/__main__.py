@@ -14,6 +14,11 @@ from .wire import Wire, standard_wire
 # pays only for what it needs
 VERBS = {
     "facts": ("facts", "facts"),
+    "data_state": ("shelf", "state"),
+    "manifest": ("shelf", "send_manifest"),
+    "receive": ("receive", "receive"),
+    "activate": ("commit", "activate"),
+    "stage": ("stage", "stage"),
 }
 
 

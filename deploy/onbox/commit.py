@@ -11,19 +11,31 @@ import errno
 import hashlib
 import os
 import shutil
-from typing import Any, Dict, Iterable, Iterator, Set
+from typing import Any, Iterable, Iterator
 
-from .manifest import ARCHIVE, FILE, Checker, Entry, Header
-from .manifest import apply_changes, header_line, line_of, read_manifest, side_by_side
+from .locks import locked
+from .manifest import (
+    ARCHIVE,
+    FILE,
+    Checker,
+    Entry,
+    Header,
+    apply_changes,
+    header_line,
+    line_of,
+    read_manifest,
+    side_by_side,
+)
+from .places import find_places
 from .publish import read_json, sync_file_system, write_json
 from .refusal import Refusal
-from .shelf import Shelf, make_folder, open_manifest, set_current
+from .shelf import Shelf, current, find_shelf, find_version, make_folder, open_manifest, set_current
 from .within import Tree
 
 LATER = "the same command mends it"
 
 
-def prepare(shelf: Shelf, order: Dict[str, Any], changes: Iterable[str]) -> None:
+def prepare(shelf: Shelf, order: dict[str, Any], changes: Iterable[str]) -> None:
     """Write the new manifest beside the parts, check both, and write the journal.
 
     `order` has `commit` (the ID that the laptop expects), `base` (the ID that the changes are
@@ -55,8 +67,7 @@ def entries_of(shelf: Shelf, version: str) -> Iterator[Iterable[Entry]]:
     if not version:
         yield ()
         return
-    file, _, entries = open_manifest(shelf, version)
-    with file:
+    with open_manifest(shelf, version) as (_, entries):
         yield entries
 
 
@@ -66,7 +77,7 @@ class Arrived:
     def __init__(self, shelf: Shelf) -> None:
         self.shelf = shelf
         self.whole = whole_parts(shelf)
-        self.packs: Dict[str, int] = {}
+        self.packs: dict[str, int] = {}
 
     def require(self, entry: Entry) -> None:
         if entry.type not in (FILE, ARCHIVE):
@@ -96,7 +107,7 @@ def plain_path(shelf: Shelf, entry: Entry) -> str:
     return os.path.join(shelf.root, entry.path)
 
 
-def whole_parts(shelf: Shelf) -> Dict[str, str]:
+def whole_parts(shelf: Shelf) -> dict[str, str]:
     """SHA-256 → path of the parts that arrived whole and verified."""
     folder = shelf.at("incoming")
     pairs = (name.partition("=") for name in os.listdir(folder))
@@ -120,6 +131,21 @@ def roll_forward(shelf: Shelf) -> None:
     make_folder(shelf, shelf.at("incoming"))
 
 
+def activate(request: dict[str, Any], wire: Any) -> dict[str, Any]:
+    """Make a version that is there the current one: its plain files come back from `old`."""
+    shelf = find_shelf(find_places(request), request["name"])
+    wanted = find_version(shelf, request["version"])
+    with locked(shelf.at("lock"), "activate", wait=60):
+        roll_forward(shelf)
+        if current(shelf).get("id") != wanted:
+            fresh = shelf.at("incoming", "manifest")
+            shutil.copyfile(shelf.version(wanted), fresh)
+            journal = {"schema": 1, "base": current(shelf).get("id", ""), "id": wanted}
+            write_json(shelf.at("incoming", "commit.json"), journal)
+            roll_forward(shelf)
+    return {"id": wanted}
+
+
 def sha256_of(path: str) -> str:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
@@ -135,7 +161,7 @@ def _put_in_place(shelf: Shelf, base: str, fresh: str) -> None:
         for old, new in _pairs(shelf, base, fresh):
             if old is not None and _is_plain(old) and not _same_place(old, new):
                 _retire(shelf, tree, old)
-        moved: Set[str] = set()
+        moved: set[str] = set()
         for old, new in _pairs(shelf, base, fresh):
             if new is None or new.type not in (FILE, ARCHIVE):
                 continue

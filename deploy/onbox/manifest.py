@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Iterable, Iterator, NamedTuple
 
 SCHEMA = 1
 FILE, FOLDER, LINK, ARCHIVE = "file", "folder", "link", "archive"
@@ -94,12 +94,13 @@ def header_of(line: str) -> Header:
     return Header(**fields)
 
 
-def read_manifest(lines: Iterable[str]) -> Tuple[Header, Iterator[Entry]]:
+def read_manifest(lines: Iterable[str]) -> tuple[Header, Iterator[Entry]]:
     """Header and entries of a manifest's lines, read as a stream."""
     stream = iter(lines)
     return header_of(next(stream, "{}")), (entry_of(line) for line in stream)
 
 
+AFTER_ALL = "\U0010ffff\U0010ffff"  # no path sorts after this
 UNSAFE = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|\0|^\.gpubox(?:/|\Z)")
 
 
@@ -176,27 +177,28 @@ class Checker:
         return Header(self.files, self.folders, self.links, self.bytes, created, zip_names)
 
 
-Pair = Tuple[Optional[Entry], Optional[Entry]]
-
-
-def side_by_side(old: Iterable[Any], new: Iterable[Any]) -> Iterator[Tuple[Any, Any]]:
+def side_by_side(old: Iterable[Any], new: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     """Two sorted streams as pairs of equal key; None where one side has no such entry."""
     left, right = iter(old), iter(new)
     a, b = next(left, None), next(right, None)
-    key_a, key_b = a and key_of(a), b and key_of(b)
+    key_a, key_b = _key_or_end(a), _key_or_end(b)
     while a is not None or b is not None:
-        if b is None or (a is not None and key_a < key_b):
+        if key_a < key_b:
             yield a, None
             a = next(left, None)
-            key_a = a and key_of(a)
-        elif a is None or key_b < key_a:
+            key_a = _key_or_end(a)
+        elif key_b < key_a:
             yield None, b
             b = next(right, None)
-            key_b = b and key_of(b)
+            key_b = _key_or_end(b)
         else:
             yield a, b
             a, b = next(left, None), next(right, None)
-            key_a, key_b = a and key_of(a), b and key_of(b)
+            key_a, key_b = _key_or_end(a), _key_or_end(b)
+
+
+def _key_or_end(entry: Any) -> str:
+    return key_of(entry) if entry is not None else AFTER_ALL
 
 
 def apply_changes(base: Iterable[Entry], changes: Iterable[str]) -> Iterator[Entry]:
@@ -230,9 +232,9 @@ def _key_of_change(change: str) -> str:
     return str(json.loads(change[1:])) if change[0] == "-" else key_of(entry_of(change[1:]))
 
 
-def _added(change: str) -> List[Entry]:
+def _added(change: str) -> list[Entry]:
     return [] if change[0] == "-" else [entry_of(change[1:])]
 
 
-def summary(header: Header) -> Dict[str, Any]:
+def summary(header: Header) -> dict[str, Any]:
     return dict(header._asdict())

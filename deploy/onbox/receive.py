@@ -19,7 +19,7 @@ import struct
 import threading
 import time
 import zlib
-from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
+from typing import Any, BinaryIO, Iterator
 
 from .activity import active
 from .commit import prepare, roll_forward
@@ -33,14 +33,14 @@ LARGEST = 16 << 20  # of one frame
 SILENCE = 60.0  # s without a frame after which the laptop is taken for gone
 
 
-def receive(request: Dict[str, Any], wire: Any) -> Dict[str, Any]:
+def receive(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """`name`, `group`, `who`; answers the ID that is current now, or "" where nothing was committed."""
     places = find_places(request)
     shelf = find_shelf(places, request["name"], request.get("group", ""))
     make_shelf(shelf)
     lock = shelf.at("lock")
 
-    def tell(owner: Dict[str, Any]) -> None:
+    def tell(owner: dict[str, Any]) -> None:
         wire.event(waiting=owner)
 
     with active("receive " + shelf.name), locked(lock, "upload", request.get("who", ""), 90, tell):
@@ -87,7 +87,7 @@ class Frames:
         """Called where we ourselves work for long: the laptop is not to be blamed for that."""
         self._heard = time.monotonic()
 
-    def next(self) -> Optional[bytes]:
+    def next(self) -> bytes | None:
         """One frame; None at the end of the stream. A frame that broke off counts as the end."""
         while True:
             head = self._stream.read(4)
@@ -137,24 +137,22 @@ class Receiver:
             self.syncer.finish()
         return done
 
-    def _orders(self) -> Iterator[Dict[str, Any]]:
+    def _orders(self) -> Iterator[dict[str, Any]]:
         while True:
             frame = self.frames.next()
             if frame is None:
                 return
             yield dict(json.loads(frame))
 
-    def _part(self, order: Dict[str, Any]) -> None:
-        key, size, offset = check_part(order)
+    def _part(self, order: dict[str, Any]) -> None:
+        key, offset = check_part(order)
         path = self.shelf.at("incoming", key)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
         file = os.fdopen(os.open(path, flags, 0o600), "r+b")
         try:
             self.shelf.give(file.fileno())
             digest = self._resume(file, offset)
-            count = offset
             for block in self.frames.data():
-                count += len(block)
                 digest.update(block)
                 file.write(block)
                 self._tell(len(block))
@@ -167,7 +165,7 @@ class Receiver:
         if trailer is None:
             file.close()
             raise EOFError
-        self._settle(file, path, count == size, digest.hexdigest(), json.loads(trailer))
+        self._settle(file, path, digest.hexdigest(), json.loads(trailer))
 
     def _resume(self, file: BinaryIO, offset: int) -> Any:
         """The hash over the first `offset` bytes; what lies behind them is cut off."""
@@ -184,11 +182,9 @@ class Receiver:
         file.truncate(offset)
         return digest
 
-    def _settle(
-        self, file: BinaryIO, path: str, whole: bool, sha256: str, trailer: Dict[str, Any]
-    ) -> None:
+    def _settle(self, file: BinaryIO, path: str, sha256: str, trailer: dict[str, Any]) -> None:
         key = os.path.basename(path)
-        if whole and trailer.get("sha256") == sha256:
+        if trailer.get("sha256") == sha256:
             self.syncer.add(file, path, path + "=" + sha256)
             return
         file.close()
@@ -203,7 +199,7 @@ class Receiver:
             self._told = now
             self.wire.event(received=self.written)
 
-    def _commit(self, order: Dict[str, Any]) -> str:
+    def _commit(self, order: dict[str, Any]) -> str:
         self.syncer.finish()
         spool = self.shelf.at("incoming", "changes")
         with open(spool, "wb") as file:
@@ -239,9 +235,9 @@ class Syncer:
 
     def __init__(self, wire: Any) -> None:
         self._wire = wire
-        self._parts: "queue.Queue[Optional[Tuple[BinaryIO, str, str]]]" = queue.Queue(8)
-        self._faults: List[BaseException] = []
-        self._thread: Optional[threading.Thread] = None
+        self._parts: queue.Queue[tuple[BinaryIO, str, str] | None] = queue.Queue(8)
+        self._faults: list[BaseException] = []
+        self._thread: threading.Thread | None = None
 
     def add(self, file: BinaryIO, path: str, final: str) -> None:
         if self._thread is None:
@@ -270,10 +266,10 @@ class Syncer:
             raise self._faults[0]
 
 
-def check_part(order: Dict[str, Any]) -> Tuple[str, int, int]:
-    """Key, size and offset of an order; nothing but 64 hexadecimal digits becomes a file's name."""
+def check_part(order: dict[str, Any]) -> tuple[str, int]:
+    """Key and offset of an order; nothing but 64 hexadecimal digits becomes a file's name."""
     key, size, offset = order["part"], int(order["size"]), int(order["offset"])
     good = isinstance(key, str) and len(key) == 64 and not set(key) - set("0123456789abcdef")
     if not good or not 0 <= offset <= size:
         raise Refusal("TransferError", "an order that makes no sense", "upgrade the kit")
-    return key, size, offset
+    return key, offset

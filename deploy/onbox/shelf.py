@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import stat
-from typing import IO, Any, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Iterator, NamedTuple
 
 from . import manifest
 from .places import Places
@@ -91,7 +92,7 @@ def check_owner(path: str) -> None:
         raise Refusal("DataError", f"{path} belongs to another user", "use another --name")
 
 
-def current(shelf: Shelf) -> Dict[str, Any]:
+def current(shelf: Shelf) -> dict[str, Any]:
     """{id, manifest (SHA-256 of the manifest file)}, or an empty one where nothing is whole yet."""
     try:
         return read_json(shelf.at("current"))
@@ -104,7 +105,7 @@ def set_current(shelf: Shelf, version: str, manifest_sha256: str) -> None:
     write_json(shelf.at("current"), value, shelf.file_mode)
 
 
-def versions(shelf: Shelf) -> List[str]:
+def versions(shelf: Shelf) -> list[str]:
     """IDs of the versions that are there, newest first."""
     try:
         names = [n for n in os.listdir(shelf.at("versions")) if n.endswith(".jsonl")]
@@ -128,28 +129,26 @@ def find_version(shelf: Shelf, wanted: str) -> str:
     )
 
 
+@contextlib.contextmanager
 def open_manifest(
     shelf: Shelf, version: str
-) -> Tuple[IO[str], manifest.Header, Iterator[manifest.Entry]]:
-    """The file (to be closed), its header and its entries as a stream."""
+) -> Iterator[tuple[manifest.Header, Iterator[manifest.Entry]]]:
+    """Header and entries (a stream, while the block lasts) of a version; Refusal where damaged."""
     path = shelf.version(version)
     try:
-        file = open(path, encoding="ascii")
+        with open(path, encoding="ascii") as file:
+            yield manifest.read_manifest(file)
     except FileNotFoundError:
         raise Refusal(
             "NoSuchRun", f"{shelf.name}: no version {version[:12]} on the box", "fab data"
         ) from None
-    try:
-        header, entries = manifest.read_manifest(file)
     except (ValueError, TypeError) as no:
-        file.close()
         raise Refusal("DataError", f"{path}: {no}", "upload the set again") from None
-    return file, header, entries
 
 
-def incoming(shelf: Shelf) -> Dict[str, List[Any]]:
+def incoming(shelf: Shelf) -> dict[str, list[Any]]:
     """What is still coming in: key → [bytes that are there, SHA-256 or "" while it is not whole]."""
-    found: Dict[str, List[Any]] = {}
+    found: dict[str, list[Any]] = {}
     try:
         names = os.listdir(shelf.at("incoming"))
     except FileNotFoundError:
@@ -161,7 +160,7 @@ def incoming(shelf: Shelf) -> Dict[str, List[Any]]:
     return found
 
 
-def state(request: Dict[str, Any], wire: Any) -> Dict[str, Any]:
+def state(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """What an upload has to know before it plans: what is there, what is half there, how much room."""
     from .commit import roll_forward
     from .facts import disk
@@ -193,7 +192,7 @@ def _has_zstd() -> bool:
     return shutil.which("zstd") is not None
 
 
-def send_manifest(request: Dict[str, Any], wire: Any) -> Dict[str, Any]:
+def send_manifest(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """The manifest of a version as a zlib stream in frames."""
     import zlib
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import stat
-from typing import Any, Optional, Tuple
+from typing import Any
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 TEMPORARY = ".gpubox.tmp"
@@ -18,7 +18,7 @@ class Tree:
     def __init__(self, root: str, folder_mode: int = 0o700, gid: int = -1) -> None:
         self._root = os.open(root, FOLDER)
         self._mode, self._gid = folder_mode, gid
-        self._last: Tuple[str, int] = ("", self._root)
+        self._last: tuple[str, int] = ("", self._root)
 
     def __enter__(self) -> Tree:
         return self
@@ -27,7 +27,7 @@ class Tree:
         self._forget()
         os.close(self._root)
 
-    def size(self, path: str) -> Optional[int]:
+    def size(self, path: str) -> int | None:
         """Of a plain file; None where there is none."""
         with contextlib.suppress(OSError):
             fd, name = self._at(path)
@@ -76,7 +76,7 @@ class Tree:
             finally:
                 self._forget()
 
-    def _at(self, path: str, make: bool = False) -> Tuple[int, str]:
+    def _at(self, path: str, make: bool = False) -> tuple[int, str]:
         """Descriptor of the folder that holds `path`, and the last part; the last one is kept open."""
         folder, _, name = path.rpartition("/")
         if folder == self._last[0]:

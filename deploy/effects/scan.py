@@ -1,0 +1,234 @@
+"""Walks a folder on the laptop into a sorted scan file, and says what in it is awkward."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import os
+import re
+import stat
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from json import loads
+from json.encoder import encode_basestring_ascii as quoted
+from pathlib import Path
+
+from deploy.errors import DataError
+from deploy.plan.transfer import (
+    ARCHIVE,
+    FILE,
+    FOLDER,
+    LINK,
+    PACK_BELOW,
+    Found,
+    link_stays_inside,
+)
+
+ALWAYS_SKIPPED = (".DS_Store", "._*", "__MACOSX", ".git", "Thumbs.db")
+SHOWN = 5  # names in one message
+
+
+@dataclass
+class Survey:
+    """What a scan saw beside the entries themselves."""
+
+    files: int = 0
+    folders: int = 0
+    links: int = 0
+    bytes: int = 0
+    small: int = 0  # files below PACK_BELOW
+    skipped: int = 0
+    special: list[str] = field(default_factory=list)  # sockets, fifos, devices: left out
+    unreadable: list[str] = field(default_factory=list)
+    leaving: list[str] = field(default_factory=list)  # links that lead out of the set
+    alike: list[tuple[str, str]] = field(default_factory=list)
+    linked_bytes: int = 0  # that hard links would have saved
+    sparse: int = 0  # files that take much less room here than they will on the box
+    fingerprint: str = ""
+
+    def refuse_what_cannot_go(self, root: str) -> None:
+        if self.unreadable:
+            raise DataError(
+                f"{root}: can't be read: {some(self.unreadable)}", "chmod, or --exclude"
+            )
+        if self.leaving:
+            raise DataError(
+                f"{root}: links that lead out of the set: {some(self.leaving)}",
+                "copy what they point to, or --exclude them",
+            )
+
+    def warnings(self) -> list[str]:
+        said = []
+        if self.alike:
+            pairs = some([f"{a!r} and {b!r}" for a, b in self.alike])
+            said.append(f"names that some systems take for one: {pairs}")
+        if self.special:
+            said.append(f"left out, not files: {some(self.special)}")
+        if self.linked_bytes:
+            said.append(f"hard links go up as separate files, {self.linked_bytes} bytes more")
+        if self.sparse:
+            said.append(f"{self.sparse} sparse files: their holes go up as zeros")
+        return said
+
+
+def some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def scan(root: str, exclude: Iterable[str], target: Path) -> Survey:
+    """Write the scan file of `root` to `target`; its SHA-256 is the survey's fingerprint."""
+    survey, digest, batch = Survey(), hashlib.sha256(), []
+    walk = Walk(root, exclude, survey)
+    with target.open("wb") as file:
+        for found in walk:
+            batch.append(scan_line(found))
+            if len(batch) == 1000:
+                block = "".join(batch).encode("ascii")
+                digest.update(block)
+                file.write(block)
+                batch.clear()
+        block = "".join(batch).encode("ascii")
+        digest.update(block)
+        file.write(block)
+    survey.fingerprint = digest.hexdigest()
+    return survey
+
+
+def scan_line(found: Found) -> str:
+    path, kind, mode, size, mtime, inode, sha256, target = found
+    tail = "\t" + quoted(target) if target else ""
+    return f"{kind}\t{mode}\t{size}\t{mtime}\t{inode}\t{sha256}\t{quoted(path)}{tail}\n"
+
+
+def read_scan(path: Path) -> Iterator[Found]:
+    """The entries of a scan file, as a stream."""
+    with path.open(encoding="ascii") as file:
+        for line in file:
+            kind, mode, size, mtime, inode, sha256, name, *target = line.rstrip("\n").split("\t")
+            yield Found(
+                _unquoted(name),
+                kind,
+                int(mode),
+                int(size),
+                int(mtime),
+                int(inode),
+                sha256,
+                _unquoted(target[0]) if target else "",
+            )
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if "\\" not in text else str(loads(text))
+
+
+class Walk:
+    """Iterates over what lies below a root in the order of a manifest; memory: one folder a level."""
+
+    def __init__(self, root: str, exclude: Iterable[str], survey: Survey) -> None:
+        self.root, self.survey = root, survey
+        patterns = [*ALWAYS_SKIPPED, *exclude]
+        self._skip = re.compile("|".join(fnmatch.translate(each.rstrip("/")) for each in patterns))
+        self._check_access = hasattr(os, "geteuid") and os.geteuid() != 0
+        self._seen_inodes: set[tuple[int, int]] = set()
+
+    def __iter__(self) -> Iterator[Found]:
+        levels = [self._folder("")]
+        while levels:
+            found = next(levels[-1], None)
+            if found is None:
+                levels.pop()
+                continue
+            yield found
+            if found.type == FOLDER:
+                levels.append(self._folder(found.path + "/"))
+
+    def _folder(self, prefix: str) -> Iterator[Found]:
+        try:
+            with os.scandir(os.path.join(self.root, prefix)) as entries:
+                named = [
+                    (each.name + "/" if each.is_dir(follow_symlinks=False) else each.name, each)
+                    for each in entries
+                    if not self._skipped(prefix, each.name)
+                ]
+        except PermissionError:
+            self.survey.unreadable.append(prefix)
+            return
+        named.sort(key=lambda pair: pair[0])
+        self._note_alike(prefix, [each.name for _, each in named])
+        if not prefix and any(each.name == ".gpubox" for _, each in named):
+            raise DataError(f"{self.root} holds .gpubox, a name that we need", "rename it")
+        for _, each in named:
+            found = self._found(prefix + each.name, each)
+            if found:
+                yield found
+
+    def _skipped(self, prefix: str, name: str) -> bool:
+        if self._skip.match(name) or (prefix and self._skip.match(prefix + name)):
+            self.survey.skipped += 1
+            return True
+        return False
+
+    def _found(self, path: str, entry: os.DirEntry[str]) -> Found | None:
+        status = entry.stat(follow_symlinks=False)
+        mode, survey = status.st_mode, self.survey
+        if stat.S_ISREG(mode):
+            survey.files += 1
+            survey.bytes += status.st_size
+            survey.small += status.st_size < PACK_BELOW
+            if status.st_nlink > 1 or status.st_size > PACK_BELOW:
+                self._note_room(status)
+            if self._check_access and not os.access(entry.path, os.R_OK):
+                survey.unreadable.append(path)
+            return Found(
+                path, FILE, mode & 0o777, status.st_size, status.st_mtime_ns, status.st_ino
+            )
+        if stat.S_ISDIR(mode):
+            survey.folders += 1
+            return Found(path, FOLDER, mode & 0o777, 0, 0)
+        if stat.S_ISLNK(mode):
+            return self._link(path, entry, status)
+        survey.special.append(path)
+        return None
+
+    def _link(self, path: str, entry: os.DirEntry[str], status: os.stat_result) -> Found | None:
+        target = os.readlink(entry.path)
+        self.survey.links += 1
+        if not link_stays_inside(path, target):
+            self.survey.leaving.append(f"{path} → {target}")
+        size = len(os.fsencode(target))
+        return Found(path, LINK, 0o777, size, status.st_mtime_ns, status.st_ino, "", target)
+
+    def _note_room(self, status: os.stat_result) -> None:
+        if status.st_nlink > 1:
+            inode = (status.st_dev, status.st_ino)
+            self.survey.linked_bytes += status.st_size if inode in self._seen_inodes else 0
+            self._seen_inodes.add(inode)
+        blocks = getattr(status, "st_blocks", None)
+        if blocks is not None and blocks * 512 < status.st_size // 2:
+            self.survey.sparse += 1
+
+    def _note_alike(self, prefix: str, names: list[str]) -> None:
+        """Names in one folder that are equal after case folding or Unicode normalisation."""
+        seen: dict[str, str] = {}
+        for name in names:
+            plain = name.lower() if name.isascii() else _folded(name)
+            other = seen.setdefault(plain, name)
+            if other is not name:
+                self.survey.alike.append((prefix + other, prefix + name))
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
+
+
+def scan_archive(path: str, target: Path) -> Survey:
+    """The scan of one archive: the folder it lies in is the root, the archive the only entry."""
+    name = os.path.basename(path)
+    status = os.stat(path)
+    found = Found(name, ARCHIVE, 0o600, status.st_size, status.st_mtime_ns, status.st_ino)
+    line = scan_line(found)
+    target.write_text(line, encoding="ascii")
+    digest = hashlib.sha256(line.encode()).hexdigest()
+    return Survey(files=1, bytes=status.st_size, fingerprint=digest)
