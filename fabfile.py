@@ -82,6 +82,10 @@ def export(
 
     asked = {"args": args, "image": image, "gpus": gpus, "workers": workers}
     return export(desk, to, out, **asked, name=name, claim=claim, bucket=bucket)
+
+
+@verb(
+    "path",
     path="a folder, or an archive (.tar, .tar.gz, .tar.xz, .tar.zst, .zip)",
     name="the data set's name; the path's last part if empty",
     layout="auto, packed or files",
@@ -95,6 +99,7 @@ def upload(desk: Any, path: str = "", name: str = "", layout: str = "", exclude:
 
 
 @verb(
+    "name",
     name="the data set; the one of [run] if empty",
     version="current, or the beginning of an ID",
     verify="read a staged copy again, and stage it anew where it is damaged",

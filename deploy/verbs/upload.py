@@ -64,7 +64,7 @@ def asked_for(desk: Desk, path: str, name: str, layout: str, exclude: str) -> tu
     if known and known is configured.get(path):
         name, path = path, ""
     if not path and known is None:
-        raise UsageError("no data set was named", "fab upload --path FOLDER [--name NAME]")
+        raise UsageError("no data set was named", "fab upload FOLDER [--name NAME]")
     wanted = known or DataSet(path)
     changes: dict[str, Any] = {"path": str(Path.cwd() / Path(path).expanduser())} if path else {}
     changes.update({"layout": layout} if layout else {})
