@@ -6,6 +6,8 @@ import pytest
 
 from tests.sshd import Boxes
 
+pytest_plugins = ["tests.box.fixtures"]  # boxes, cpu_image
+
 # What package clients and the engine's client need to work at all; nothing of it is ours.
 KEPT = (".docker", ".npmrc", ".cache", ".config/pip", ".config/uv", ".pyenv")
 
