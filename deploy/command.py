@@ -37,7 +37,8 @@ class VerbTask(Task):  # type: ignore[misc]
 
 
 def verb(words: str = "", /, **help: str) -> Callable[[Callable[..., Any]], VerbTask]:
-    """Decorate `body(desk, **flags)`; it returns a JSON-able value, or an int as exit code.
+    """Decorate `body(desk, **flags)`; it returns a JSON-able value, an int as exit code,
+    or an Outcome of both.
 
     `help` has a line for each of its flags. Bare words after the verb are the value of its flag
     `words`; they are no positional arguments of Fabric's, since those swallow --help.
@@ -83,7 +84,7 @@ def _run(
 ) -> None:
     from deploy.console import Show
     from deploy.errors import KitError
-    from deploy.verbs.desk import Desk
+    from deploy.verbs.desk import Desk, Outcome
 
     show = Show(machine)
     try:
@@ -102,10 +103,13 @@ def _run(
         unforeseen.__cause__ = bug
         _report(show, unforeseen, debug)
         raise Exit(code=KitError.exit_code) from None
+    code = result if isinstance(result, int) else 0
+    if isinstance(result, Outcome):
+        result, code = result
     if machine and not isinstance(result, int):
         show.json({"schema": 1, "verb": body.__name__, "results": result})
-    if isinstance(result, int) and result:
-        raise Exit(code=result)
+    if code:
+        raise Exit(code=code)
 
 
 def _report(show: Any, fault: Any, debug: bool) -> None:

@@ -10,6 +10,7 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path.insert(0, str(ROOT))
 
+from deploy.errors import all_errors  # noqa: E402
 from deploy.plan import config  # noqa: E402
 
 TABLES = {
@@ -63,7 +64,25 @@ def _readable(default: str) -> str:
     return default.replace("Name('')", "''").replace("Name(", "").replace("')", "'")
 
 
-PAGES = {"config.md": config_page}
+def errors_page() -> str:
+    """Every kind of error with its exit code, read from deploy/errors.py."""
+    rows = [f"| {kind.exit_code} | `{kind.__name__}` | {kind.meaning} |" for kind in all_errors()]
+    return "\n".join([ERRORS_HEAD, *rows]) + "\n"
+
+
+ERRORS_HEAD = """\
+# Errors and exit codes
+
+Made from `deploy/errors.py` by `make docs`. An error is one line on stderr, what happened and
+where, and under it what to do next. With `--json` the answer on stdout is
+`{"schema": 1, "error": {"kind", "message", "hint", "exit_code"}}`; with `--debug` a traceback
+follows on stderr, the box's own one as well where the fault was there. 0 means that all was done,
+130 that Ctrl-C ended it. `fab doctor` ends with the code of the worst thing that it found.
+
+| exit code | kind | meaning |
+|---|---|---|"""
+
+PAGES = {"config.md": config_page, "errors.md": errors_page}
 
 
 def main(check: bool) -> int:

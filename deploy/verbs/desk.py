@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from deploy.console import Show
 from deploy.effects.agent import Agent
 from deploy.effects.link import Link, LocalLink
 from deploy.effects.settings import beside_config, load_config
 from deploy.plan.config import Box, Config, box_named
+
+
+class Outcome(NamedTuple):
+    """What a verb answers where its exit code is not simply 0."""
+
+    results: Any
+    exit_code: int
 
 
 @dataclass
