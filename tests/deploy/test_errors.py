@@ -20,9 +20,9 @@ def refusals():
     """(file, line, kind) of every `Refusal("Kind", …)` on the box's side."""
     for path in sorted((ROOT / "deploy" / "onbox").glob("**/*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Refusal":
-                if isinstance(node.args[0], ast.Constant):
-                    yield path.name, node.lineno, node.args[0].value
+            named = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Refusal"
+            if named and isinstance(node.args[0], ast.Constant):
+                yield path.name, node.lineno, node.args[0].value
 
 
 def test_what_the_box_refuses_with_is_a_kind_that_the_laptop_knows():
