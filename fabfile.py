@@ -15,6 +15,14 @@ def facts(desk: Any) -> Any:
     return facts(desk)
 
 
+@verb()
+def doctor(desk: Any) -> Any:
+    """Is a box ready for training: every check with its value and the remedy."""
+    from deploy.verbs.doctor import doctor
+
+    return doctor(desk)
+
+
 @verb(name="which one: mnist")
 def get(desk: Any, name: str = "mnist") -> Any:
     """Fetch a public data set by name to the laptop, checked by its checksums."""

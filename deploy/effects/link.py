@@ -52,6 +52,10 @@ class Link(Protocol):
         """The arguments of a local program that gives a terminal there; "" asks for a shell."""
         ...
 
+    def describe(self) -> dict[str, str]:
+        """For people: `route`, `bulk` (what carries bulk data), `host_key` (how it is known)."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -107,6 +111,9 @@ class LocalLink:
     def terminal(self, command: str) -> list[str]:
         shell = os.environ.get("SHELL") or "/bin/sh"
         return [shell, "-c", command] if command else [shell, "-l"]
+
+    def describe(self) -> dict[str, str]:
+        return {"route": "this machine", "bulk": "a pipe", "host_key": "none is needed"}
 
     def close(self) -> None:
         pass

@@ -159,6 +159,24 @@ class SshLink:
         except (OSError, EOFError, paramiko.SSHException) as no:
             raise self._lost() from no
 
+    def describe(self) -> dict[str, str]:
+        """For people: where it goes, what carries bulk data, which file vouches for the key."""
+        target = self.target
+        hops = [login.name for login in self._route.logins if login != target]
+        by = (
+            f" through {', '.join(hops)}"
+            if hops
+            else " by ProxyCommand" * bool(target.proxy_command)
+        )
+        own = "our own channel (no system ssh)" if shutil.which("ssh") is None else ""
+        asked = any(login.asked for login in self._route.logins.values())
+        return {
+            "route": f"{target.user}@{target.host}:{target.port}{by}",
+            "bulk": own
+            or ("our own channel (it asked for a secret)" if asked else "the system's ssh"),
+            "host_key": f"known in {target.known_hosts[0]}",
+        }
+
     def _lost(self) -> LinkLost:
         silent = any(getattr(each.transport, "went_silent", False) for each in self._route.opened)
         why = f"nothing heard for {DEAD_SECONDS} s" if silent else "the connection died"

@@ -19,6 +19,7 @@ VERBS = {
     "receive": ("receive", "receive"),
     "activate": ("commit", "activate"),
     "stage": ("stage", "stage"),
+    "doctor": ("checkup", "doctor"),
 }
 
 

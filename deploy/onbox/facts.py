@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
+from .gpu_facts import gpus
 from .places import find_places
 
 
@@ -101,23 +102,3 @@ def engine() -> dict[str, Any]:
         "arch": arch,
         "compose": (compose or "").strip(),
     }
-
-
-def gpus() -> dict[str, Any]:
-    """NVIDIA devices on the bus, and what nvidia-smi lists: absent is not the same as unknown."""
-    listed = output(
-        "nvidia-smi",
-        "--query-gpu=uuid,name,memory.total,driver_version",
-        "--format=csv,noheader,nounits",
-    )
-    cards: list[dict[str, Any]] = []
-    for line in (listed or "").splitlines():
-        fields = [field.strip() for field in line.split(",")]
-        if len(fields) == 4:
-            cards.append(dict(zip(("uuid", "name", "memory_mib", "driver"), fields)))
-    present = (
-        bool(cards)
-        or os.path.exists("/dev/nvidiactl")
-        or os.path.exists("/proc/driver/nvidia/version")
-    )
-    return {"present": present, "cards": cards}

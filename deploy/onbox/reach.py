@@ -1,0 +1,47 @@
+"""Whether this box reaches the package sources that it is itself set up for."""
+
+from __future__ import annotations
+
+import sys
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from .facts import output
+
+SECONDS = 5
+DEFAULT_INDEX = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+
+
+def sources() -> dict[str, list[str]]:
+    """The box's own settings: `apt` sites and `pip` indexes; empty where there is no such program."""
+    sites = output("apt-get", "indextargets", "--format", "$(SITE)") or ""
+    pip = [sys.executable, "-m", "pip"]
+    index = output(*pip, "config", "get", "global.index-url") or output(
+        sys.executable, "-c", DEFAULT_INDEX
+    )
+    return {
+        "apt": sorted({each for each in sites.split() if each.startswith("http")}),
+        "pip": [index.strip()] if index else [],
+    }
+
+
+def reachable() -> dict[str, Any]:
+    """For each kind of source, {url: "" if it answers, else why not}."""
+    found = sources()
+    urls = [url for group in found.values() for url in group]
+    with ThreadPoolExecutor(8) as pool:
+        why = dict(zip(urls, pool.map(why_not, urls)))
+    return {kind: {url: why[url] for url in group} for kind, group in found.items()}
+
+
+def why_not(url: str) -> str:
+    """ "" where a server answers, whatever it answers; else the reason (through the box's own proxy)."""
+    try:
+        urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=SECONDS).close()
+    except urllib.error.HTTPError:
+        return ""
+    except (OSError, ValueError) as no:
+        return str(getattr(no, "reason", no))
+    return ""
