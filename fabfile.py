@@ -117,3 +117,102 @@ def stage(desk: Any, name: str = "", version: str = "current", verify: bool = Fa
     from deploy.verbs.stage import stage
 
     return stage(desk, name, version, verify)
+
+
+# -- runs
+
+
+@verb(
+    args="more arguments for the program, in quotes",
+    gpus='how many GPUs, "all", or which: "0,2", "gpu1"',
+    device="auto, gpu or cpu",
+    data="the data set; run.data of the config if empty",
+    follow="stay, and print its output until it ends",
+)
+def launch(
+    desk: Any,
+    args: str = "",
+    gpus: str = "",
+    device: str = "",
+    data: str = "",
+    follow: bool = False,
+) -> Any:
+    """Start a run on a box; comes back when its first step is done."""
+    from deploy.verbs.launch import launch
+
+    return launch(desk, args, gpus, device, data, follow)
+
+
+@verb(run="its id; the newest if empty")
+def resume(desk: Any, run: str = "") -> Any:
+    """Start a stopped, interrupted or failed run again; it goes on where it was."""
+    from deploy.verbs.launch import resume
+
+    return resume(desk, run)
+
+
+@verb(run="one run in full, with its last lines")
+def status(desk: Any, run: str = "") -> Any:
+    """What runs on a box and how far it is; the last copy where the box is off."""
+    from deploy.verbs.status import status
+
+    return status(desk, run)
+
+
+@verb(
+    run="its id; the newest if empty",
+    lines="how many lines from the end",
+    follow="go on until the run ends, over lost links",
+)
+def logs(desk: Any, run: str = "", lines: int = 100, follow: bool = False) -> Any:
+    """A run's output."""
+    from deploy.verbs.logs import logs
+
+    return logs(desk, run, lines, follow)
+
+
+@verb(
+    run="its id; the newest if empty",
+    now="without any grace: work since its last checkpoint is lost",
+    grace='how long it may take to save, such as "2m"',
+)
+def stop(desk: Any, run: str = "", now: bool = False, grace: str = "") -> Any:
+    """End a run; it saves a checkpoint first."""
+    from deploy.verbs.stop import stop
+
+    return stop(desk, run, now, grace)
+
+
+@verb(run="its id")
+def rm(desk: Any, run: str = "") -> Any:
+    """Delete a run that has ended, with its checkpoints, from the box."""
+    from deploy.verbs.stop import remove
+
+    return remove(desk, run)
+
+
+@verb(
+    run="its id; the newest if empty",
+    follow="go on until the run ends, over lost links",
+    best="the checkpoint that is best by validation",
+    last="the newest checkpoint (also without any flag)",
+    all="every checkpoint that is there",
+    logs_only="no checkpoint, the other files only",
+    every='with --follow: how often, such as "5m"',
+    to='the folder at home; "home" beside gpubox.toml if empty',
+)
+def fetch(
+    desk: Any,
+    run: str = "",
+    follow: bool = False,
+    best: bool = False,
+    last: bool = False,
+    all: bool = False,
+    logs_only: bool = False,
+    every: str = "",
+    to: str = "",
+) -> Any:
+    """Bring checkpoints, logs and results home, whole and verified."""
+    from deploy.verbs.fetch import fetch
+
+    return fetch(desk, run, follow, best, last, all, logs_only, every, to)

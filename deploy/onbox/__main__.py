@@ -20,6 +20,15 @@ VERBS = {
     "activate": ("commit", "activate"),
     "stage": ("stage", "stage"),
     "doctor": ("checkup", "doctor"),
+    "launch": ("launch", "launch"),
+    "wait": ("launch", "wait"),
+    "resume": ("launch", "resume"),
+    "stop": ("stopping", "stop"),
+    "status": ("report", "status"),
+    "logs": ("report", "logs"),
+    "rm": ("report", "remove"),
+    "send": ("sending", "send"),
+    "home": ("sending", "home"),
 }
 
 

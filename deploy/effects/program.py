@@ -1,0 +1,69 @@
+"""What travels with a run: the workload, the user's own program, and which commit they are of."""
+
+from __future__ import annotations
+
+import base64
+import io
+import subprocess
+import tarfile
+from pathlib import Path
+
+from deploy.errors import UsageError
+from deploy.plan.quantities import show_size
+
+LARGEST = 32 << 20  # bytes of a user's program folder: more than that is data
+LEFT_OUT = {"__pycache__", ".git", ".venv", ".mypy_cache", ".pytest_cache", "node_modules"}
+
+
+def packed_program(workload: Path | None, own: Path | None) -> str:
+    """A tar.gz in base64: `workload/` and `user/`; UsageError for a folder that is no program."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as archive:
+        if workload:
+            _add(archive, workload, "workload")
+        if own:
+            if not own.is_dir():
+                raise UsageError(f"run.code: {own} is not a folder", "name the program's folder")
+            _add(archive, own, "user")
+    return base64.b64encode(packed.getvalue()).decode()
+
+
+def _add(archive: tarfile.TarFile, folder: Path, name: str) -> None:
+    total = 0
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        if LEFT_OUT & set(inside.parts) or path.is_symlink() or not path.is_file():
+            continue
+        total += path.stat().st_size
+        if total > LARGEST:
+            raise UsageError(
+                f"{folder}: more than {show_size(LARGEST)}, which is no program",
+                "keep data out of it: upload it as a data set",
+            )
+        member = tarfile.TarInfo(f"{name}/{inside.as_posix()}")
+        member.size = path.stat().st_size
+        member.mode = path.stat().st_mode & 0o777
+        with path.open("rb") as file:
+            archive.addfile(member, file)
+
+
+def commit_of(folder: Path) -> tuple[str, bool | None]:
+    """(git commit, whether the tree is clean); ("", None) outside of git."""
+    head = _git(folder, "rev-parse", "HEAD")
+    if not head:
+        return "", None
+    return head.strip(), _git(folder, "status", "--porcelain") == ""
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=20,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

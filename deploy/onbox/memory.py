@@ -1,0 +1,63 @@
+"""Counts the processes that the kernel killed for lack of memory, children included."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+
+
+def own_cgroup(pid: object) -> str:
+    """The file that counts out-of-memory kills in the cgroup of a process; "" where none can be read.
+
+    `self` is a process of this very system; inside a container its own group is at the top.
+    """
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/cgroup") as file:
+            groups = [line.rstrip("\n").split(":", 2) for line in file]
+        for _, controllers, path in groups:
+            for candidate in _candidates(controllers, path):
+                if os.access(candidate, os.R_OK):
+                    return candidate
+    return ""
+
+
+def _candidates(controllers: str, path: str) -> list[str]:
+    tail = path.lstrip("/")
+    if controllers == "":
+        roots, name = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], "memory.events"
+    elif "memory" in controllers.split(","):
+        roots, name = ["/sys/fs/cgroup/memory"], "memory.oom_control"
+    else:
+        return []
+    return [os.path.join(root, part, name) for root in roots for part in (tail, "")]
+
+
+def count(path: str) -> int:
+    """oom_kill of memory.events, memory.oom_control or vmstat; 0 where it is not told."""
+    with contextlib.suppress(OSError):
+        with open(path) as file:
+            found = re.search(r"^oom_kill (\d+)$", file.read(), re.MULTILINE)
+        return int(found.group(1)) if found else 0
+    return 0
+
+
+class MemoryWatch:
+    """Out-of-memory kills since it was made, in one cgroup and, where asked, on the whole machine."""
+
+    def __init__(self, group: str, whole_machine: bool = False) -> None:
+        self._group, self._whole = group, whole_machine
+        self._group_before, self._machine_before = count(group), count("/proc/vmstat")
+        self._seen = 0
+
+    def look(self) -> None:
+        """To be called now and then: a cgroup and its counter end with its container."""
+        self._seen = max(self._seen, count(self._group) - self._group_before)
+
+    def kills(self, killed: bool) -> int:
+        """How many; the machine's own counter counts only if our program was `killed`, for on
+        a shared machine it may have been somebody else's."""
+        self.look()
+        if self._seen or not (self._whole and killed):
+            return self._seen
+        return max(0, count("/proc/vmstat") - self._machine_before)

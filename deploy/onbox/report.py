@@ -1,0 +1,121 @@
+"""What a box tells about its runs: status, output, and the removal of a run's folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from typing import Any
+
+from .facts import disk
+from .output import end_of, read_all, tail
+from .places import find_places
+from .refusal import Refusal
+from .runs import ENDED, claim, list_runs, pick_run, read_state, run_folder
+from .steps import checkpoint_steps
+
+CHUNK = 32 << 10
+PERIOD = 0.2
+
+
+def status(request: dict[str, Any], wire: Any) -> dict[str, Any]:
+    """Verb: all runs (or `run`, with its last lines), room on the disks, the keeper's own words."""
+    places = find_places(request)
+    runs = [summary(each) for each in list_runs(places)]
+    found: dict[str, Any] = {"now": time.time(), "notes": places.notes, "runs": runs}
+    if request.get("run"):
+        run_id = pick_run(places, request["run"])
+        found["runs"] = [each for each in runs if each["id"] == run_id]
+        found["tail"] = tail(os.path.join(run_folder(places, run_id), "logs"), 20)
+    found["disks"] = {name: disk(getattr(places, name)) for name in ("data", "input", "runs")}
+    return found
+
+
+def summary(each: dict[str, Any]) -> dict[str, Any]:
+    """One run without what is large: its requirements."""
+    if each.get("damaged"):
+        return each
+    run = {key: value for key, value in each["run"].items() if key != "requirements"}
+    steps = checkpoint_steps(each["folder"])
+    return {**each, "run": run, "checkpoints": steps[-3:], "home": _home(each["folder"])}
+
+
+def _home(folder: str) -> Any:
+    """What a laptop said that it has of this run; None where nobody did."""
+    from .publish import read_json
+
+    try:
+        return read_json(os.path.join(folder, "home.json"))
+    except (OSError, ValueError):
+        return None
+
+
+def logs(request: dict[str, Any], wire: Any) -> dict[str, Any]:
+    """Verb: output as events {at, text, next}, from `offset` or the last `lines`, until the end of
+    the output or, with `follow`, of the run."""
+    places = find_places(request)
+    run_id = pick_run(places, request.get("run", ""))
+    folder = run_folder(places, run_id)
+    at = int(request.get("offset", -1))
+    if at < 0:
+        at = _start_of_tail(os.path.join(folder, "logs"), int(request.get("lines", 100)))
+    while True:
+        ended = read_state(folder)["state"] in ENDED
+        at = _send_from(os.path.join(folder, "logs"), at, wire)
+        if ended or not request.get("follow"):
+            return {"id": run_id, "state": read_state(folder), "next": at}
+        time.sleep(PERIOD)
+
+
+def _start_of_tail(logs_folder: str, lines: int) -> int:
+    """The offset at which the last `lines` lines begin."""
+    end = end_of(logs_folder)
+    data = b""
+    for _, piece in read_all(logs_folder, max(0, end - (1 << 20))):
+        data += piece
+    begin = end - len(data)
+    cut = len(data)
+    for _ in range(lines + 1):
+        found = data.rfind(b"\n", 0, max(0, cut))
+        if found < 0:
+            return begin
+        cut = found
+    return begin + cut + 1
+
+
+def _send_from(logs_folder: str, at: int, wire: Any) -> int:
+    for begin, data in read_all(logs_folder, at, CHUNK):
+        if begin > at:
+            wire.event(at=at, next=begin, dropped=begin - at)
+        text = data.decode("utf-8", "backslashreplace")
+        at = begin + len(data)
+        wire.event(at=begin, next=at, text=text)
+    return at
+
+
+def remove(request: dict[str, Any], wire: Any) -> dict[str, Any]:
+    """Verb: delete a run's folder; refused while it is alive or waits to be resumed."""
+    places = find_places(request)
+    run_id = pick_run(places, request["run"])
+    folder = run_folder(places, run_id)
+    with claim(places, run_id) as ours:
+        state = read_state(folder)["state"]
+        if not ours or state not in ENDED:
+            raise Refusal("Busy", f"{run_id} is {state}", f"fab stop --run {run_id}")
+        freed = size_of(folder)
+        grave = os.path.join(places.runs, ".old-" + run_id)
+        os.rename(folder, grave)
+        shutil.rmtree(grave, ignore_errors=True)
+    return {"id": run_id, "freed": freed}
+
+
+def size_of(folder: str) -> int:
+    """Bytes that a folder takes on its disk."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(path, name)).st_blocks * 512
+            except OSError:
+                continue
+    return total

@@ -1,0 +1,205 @@
+"""Runs as processes, with a real supervisor: states, reasons, stops, and what outlives what."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from deploy.errors import Busy, NoSuchRun
+from deploy.onbox.output import tail
+from deploy.onbox.runs import record, supervisor_pid
+from deploy.onbox.tending import tend
+
+pytestmark = pytest.mark.slow
+
+LOOP = """
+try:
+    for step in range(newest() + 1, 100000):
+        progress(step, 100000)
+        if step % 10 == 0:
+            publish(step)
+        time.sleep(0.02)
+except Ending:
+    publish(step)
+    sys.exit(75)
+"""
+TEN = """
+for step in range(1, 11):
+    progress(step, 10)
+    print("step", step, flush=True)
+    time.sleep(0.05)
+publish(10)
+"""
+
+
+def test_launch_returns_at_the_first_step_and_says_where_the_time_went(box):
+    report = box.launch(TEN)
+    assert report["outcome"] == "first-step"
+    assert set(report["state"]["phases"]) == {"queue", "prepare", "stage", "start", "first step"}
+    state = box.until(report["id"], "finished")
+    assert state["ending"]["kind"] == "finished" and state["exit_code"] == 0
+    assert [each["state"] for each in state["history"]] == [
+        "created",
+        "staging",
+        "running",
+        "finished",
+    ]
+    assert tail(report["folder"] + "/logs")[-1] == "step 10"
+
+
+@pytest.mark.parametrize(
+    "program,state,kind",
+    [
+        ("sys.exit(3)", "failed", "exit-code"),
+        ("sys.exit(70)", "failed", "nan"),
+        ("raise KeyError('x')", "failed", "exit-code"),
+        ("os.kill(os.getpid(), 11)", "failed", "exit-code"),
+        ("raise OSError(28, 'No space left on device')", "failed", "disk-full"),
+    ],
+)
+def test_a_bad_start_is_told_at_once_with_the_last_lines(box, program, state, kind):
+    report = box.launch("print('before', flush=True)\n" + program)
+    assert report["outcome"] == "ended"
+    assert (report["state"]["state"], report["state"]["ending"]["kind"]) == (state, kind)
+    assert "before" in report["tail"]
+
+
+def test_stop_saves_and_is_recorded_with_who(box):
+    run = box.launch(LOOP)["id"]
+    answer = box.agent.call("stop", run=run)
+    assert answer["state"]["state"] == "stopped"
+    assert "by the user" in answer["state"]["ending"]["text"]
+    assert answer["state"]["exit_code"] == 75
+    assert record(box.places, run)["state"]["best_step"] > 0
+    assert not os.path.exists(record(box.places, run)["folder"] + "/intent.json")
+
+
+def test_a_program_that_ignores_sigterm_is_killed_after_its_grace(box):
+    program = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nprogress(1, 2)\ntime.sleep(600)"
+    run = box.launch(program)["id"]
+    state = box.agent.call("stop", run=run, grace=1)["state"]
+    assert state["state"] == "stopped" and state["exit_code"] == -9
+    assert "the work since its last checkpoint is lost" in state["ending"]["text"]
+
+
+def test_a_stopped_run_is_resumed_where_it_was(box):
+    run = box.launch(LOOP)["id"]
+    before = box.agent.call("stop", run=run)["state"]["best_step"]
+    report = box.agent.call("resume", run=run, wait=True)
+    assert report["outcome"] == "first-step"
+    assert record(box.places, run)["progress"]["step"] > before
+
+
+def test_what_the_program_left_running_ends_with_it(box):
+    program = """
+    import subprocess
+    child = subprocess.Popen(["sleep", "600"])
+    open(os.path.join(out, "child"), "w").write(str(child.pid))
+    progress(1, 1)
+    """
+    report = box.launch(program)
+    box.until(report["id"], "finished")
+    child = int(Path(report["folder"] + "/output/child").read_text())
+    deadline = time.monotonic() + 10
+    while os.path.exists(f"/proc/{child}/stat") and time.monotonic() < deadline:
+        if Path(f"/proc/{child}/stat").read_text().split()[2] == "Z":
+            return  # dead; whoever adopted it has not looked yet
+        time.sleep(0.05)
+    assert not os.path.exists(f"/proc/{child}/stat")
+
+
+def test_the_supervisor_may_be_killed_and_the_run_goes_on(box):
+    report = box.launch(LOOP)
+    run = report["id"]
+    os.kill(supervisor_pid(box.places, run), signal.SIGKILL)
+    while supervisor_pid(box.places, run):
+        time.sleep(0.02)
+    pid = record(box.places, run)["state"]["handle"]["pid"]
+    assert [each["id"] for each in tend(box.places)] == [run]
+    while not supervisor_pid(box.places, run):
+        time.sleep(0.02)
+    found = record(box.places, run)
+    assert found["state"]["state"] == "running" and found["state"]["handle"]["pid"] == pid
+    assert box.agent.call("stop", run=run)["state"]["state"] == "stopped"
+
+
+def test_both_killed_and_it_resumes_by_itself(box):
+    run = box.launch(LOOP)["id"]
+    while not record(box.places, run)["progress"]["step"] > 12:
+        time.sleep(0.05)
+    os.kill(supervisor_pid(box.places, run), signal.SIGKILL)
+    os.killpg(record(box.places, run)["state"]["handle"]["pid"], signal.SIGKILL)
+    while supervisor_pid(box.places, run):
+        time.sleep(0.02)
+    tend(box.places)  # takes over, finds it dead, says so, and starts it again
+    wanted = ["created", "staging", "running", "interrupted", "staging", "running"]
+    box.wait(lambda: [each["state"] for each in box.state(run)["history"]] == wanted)
+
+
+def test_a_finished_stopped_or_failed_run_is_left_alone(box):
+    runs = [box.launch(program)["id"] for program in ("progress(1, 1)", "sys.exit(3)")]
+    stopped = box.launch(LOOP)["id"]
+    box.agent.call("stop", run=stopped)
+    for run in runs:
+        box.until(run, "finished", "failed")
+    assert tend(box.places) == []
+
+
+def test_the_same_request_twice_makes_one_run(box):
+    ask = box.ask(LOOP)
+    first = box.agent.call("launch", **ask)
+    again = box.agent.call("launch", **ask)
+    assert first["id"] == again["id"]
+    assert len(record(box.places, first["id"])["state"]["history"]) == 3
+
+
+def test_two_at_the_same_instant_are_two_runs(box):
+    import concurrent.futures
+
+    asks = [box.ask(TEN) for _ in range(2)]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        reports = list(pool.map(lambda ask: box.agent.call("launch", **ask), asks))
+    assert len({report["id"] for report in reports}) == 2
+    for report in reports:
+        box.until(report["id"], "finished")
+
+
+def test_a_living_run_can_not_be_removed_and_an_ended_one_can(box):
+    run = box.launch(LOOP)["id"]
+    with pytest.raises(Busy):
+        box.agent.call("rm", run=run)
+    box.agent.call("stop", run=run)
+    assert box.agent.call("rm", run=run)["freed"] > 0
+    with pytest.raises(NoSuchRun):
+        box.agent.call("status", run=run)
+
+
+@pytest.mark.parametrize(
+    "name", ["-rf", "../x", "$(touch PWN)", "20261130-0930-cnn-3f9a/..", "a b"]
+)
+def test_hostile_run_names_are_no_runs(box, name):
+    with pytest.raises(NoSuchRun):
+        box.agent.call("stop", run=name)
+
+
+def test_variables_reach_the_program_and_no_record(box):
+    program = "progress(1, 1); publish(1); print(os.environ['TOKEN'][:4], flush=True)"
+    report = box.launch(program, env="TOKEN=s3cr$t-value\n# a comment\n")
+    box.until(report["id"], "finished")
+    assert tail(report["folder"] + "/logs")[-1] == "s3cr"
+    for name in ("run.json", "state.json", "logs/supervisor.log"):
+        assert b"s3cr$t-value" not in Path(report["folder"], name).read_bytes()
+    assert os.stat(report["folder"] + "/env").st_mode & 0o777 == 0o600
+
+
+def test_logs_are_read_on_from_where_one_was(box):
+    run = box.launch(TEN)["id"]
+    box.until(run, "finished")
+    events = []
+    box.agent.call("logs", events.append, run=run, lines=2)
+    assert "".join(each["text"] for each in events) == "step 9\nstep 10\n"
+    at, events = events[-1]["at"], []
+    box.agent.call("logs", events.append, run=run, offset=at + 7, follow=True)
+    assert "".join(each["text"] for each in events) == "step 10\n"
