@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from deploy.command import verb
+from fabric import task
+
+from deploy.command import show_verbs, verb
+
+
+@task(default=True)  # type: ignore[untyped-decorator]
+def help(context: Any) -> None:
+    """All verbs, by what one wants to do."""
+    show_verbs()
 
 
 @verb()
@@ -216,3 +224,19 @@ def fetch(
     from deploy.verbs.fetch import fetch
 
     return fetch(desk, run, follow, best, last, all, logs_only, every, to)
+
+
+@verb("shell", **{"shell": "bash, zsh or fish"})  # by name ruff takes it for subprocess's
+def completion(desk: Any, shell: str = "") -> Any:
+    """Print the script that completes verbs, flags, boxes, data sets and runs in your shell."""
+    from deploy.verbs.completion import completion_script
+
+    return completion_script(desk, shell)
+
+
+@verb(kind="boxes, data or runs")
+def names(desk: Any, kind: str = "boxes") -> Any:
+    """What completion completes with."""
+    from deploy.verbs.completion import names
+
+    return names(desk, kind)

@@ -12,7 +12,9 @@ from typing import Any
 from fabric.main import program
 from fabric.tasks import Task
 from invoke import Argument, Exit
+from invoke.util import helpline
 
+from deploy.plan.help import help_text
 from deploy.plan.words import words_as_flag
 
 HELP = {
@@ -140,6 +142,12 @@ def take_hosts_from_fabric() -> list[str]:
     return names
 
 
+def show_verbs() -> None:
+    """Print every verb with its first line, by what one wants to do; `fab --list` does the same."""
+    lines = {name: helpline(program.collection[name]) for name in program.collection.task_names}
+    sys.stdout.write(help_text({name: line or "" for name, line in lines.items()}))
+
+
 def _take_words(run: Callable[..., Any], flag: str) -> None:
     core = getattr(program, "core", None)
     if not core:
@@ -154,3 +162,4 @@ def _take_words(run: Callable[..., Any], flag: str) -> None:
 
 
 HOSTS_BEFORE_THE_VERB = take_hosts_from_fabric()
+program.list_flat = show_verbs

@@ -48,6 +48,10 @@ class Show:
             return
         self._answers.print(escape(plain(text)))
 
+    def raw(self, text: str) -> None:
+        """Text of ours for another program: as it is, on stdout."""
+        sys.stdout.write(text)
+
     def note(self, text: str) -> None:
         """A notice beside the answer."""
         self._notices.print(escape(plain(text)), style="dim")

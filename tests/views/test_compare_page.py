@@ -11,6 +11,7 @@ import pytest
 
 from tests.views.browser import chromium
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 FAB = Path(sys.executable).parent / "fab"
 HOSTILE = "x</script><script>document.title='PWN'</script><img src=http:evil onerror=alert(1)>"
