@@ -8,6 +8,7 @@ import os
 import re
 import stat
 import unicodedata
+import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from json import loads
@@ -23,6 +24,7 @@ from deploy.plan.transfer import (
     PACK_BELOW,
     Found,
     link_stays_inside,
+    must_be_what_its_name_says,
 )
 
 ALWAYS_SKIPPED = (".DS_Store", "._*", "__MACOSX", ".git", "Thumbs.db")
@@ -227,8 +229,23 @@ def scan_archive(path: str, target: Path) -> Survey:
     """The scan of one archive: the folder it lies in is the root, the archive the only entry."""
     name = os.path.basename(path)
     status = os.stat(path)
+    with open(path, "rb") as file:
+        must_be_what_its_name_says(name, file.read(512))
+    if name.lower().endswith(".zip"):
+        _check_zip(path)
     found = Found(name, ARCHIVE, 0o600, status.st_size, status.st_mtime_ns, status.st_ino)
     line = scan_line(found)
     target.write_text(line, encoding="ascii")
     digest = hashlib.sha256(line.encode()).hexdigest()
     return Survey(files=1, bytes=status.st_size, fingerprint=digest)
+
+
+def _check_zip(path: str) -> None:
+    """A zip's list of members stands at its end: one that was cut short has none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            empty = not any(not each.is_dir() for each in archive.infolist())
+    except (zipfile.BadZipFile, NotImplementedError) as no:
+        raise DataError(f"{path} is damaged or cut short: {no}", "fetch or make it again") from no
+    if empty:
+        raise DataError(f"{path} holds no files", "name an archive with data in it")

@@ -8,30 +8,31 @@ import os
 import random
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Callable, Iterable, NamedTuple
+from typing import Callable, Iterable, Iterator, NamedTuple
 
 from .manifest import Entry
 from .reading import CHUNK, Range, read_ahead
-from .unpack import WRITE, damaged, write_verified
+from .refusal import Refusal
+from .unpack import WRITE, damaged, write_all, write_verified
 
-SMALL_READERS = 64
-LARGE_READERS = 24  # ranges of CHUNK bytes each: 96 MiB, twice over at most
+SMALL = 1 << 20  # bytes: up to here a file is read at once, by one of
+SMALL_READERS = 128
+LARGE_READERS = 24  # ranges of CHUNK bytes: 96 MiB at most
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 
 
 class Plain(NamedTuple):
-    """A file to copy: its manifest entry, and the paths where its content may lie."""
+    """A file to copy: its manifest entry (without checksum: not verified), where it may lie."""
 
     entry: Entry
     sources: tuple[str, ...]
 
 
-def copy_plain(
-    files: Iterable[Plain],
-    root: str,
-    done: Callable[[Plain], None],
-    link: bool = False,
-    verified: bool = True,
-) -> None:
+Done = Callable[[Plain], None]
+
+
+def copy_plain(files: Iterable[Plain], root: str, done: Done, link: bool = False) -> None:
     """Copy (or hard-link, on one file system) below `root`, whose folders are there.
 
     Shuffled, because a network disk serves many folders at once but queues within one.
@@ -39,52 +40,57 @@ def copy_plain(
     small: list[Plain] = []
     large: list[Plain] = []
     for each in files:
-        (small if each.entry.size <= CHUNK else large).append(each)
+        (small if each.entry.size <= SMALL else large).append(each)
     random.Random(0).shuffle(small)
-    pending: deque[tuple[Plain, Future[None]]] = deque()
     with ThreadPoolExecutor(SMALL_READERS) as pool:
-        for each in small:
-            pending.append((each, pool.submit(_copy_small, each, root, link, verified)))
-            if len(pending) > 2 * SMALL_READERS:
+        pending: deque[tuple[Plain, Future[None]]] = deque()
+        try:
+            for each in small:
+                pending.append((each, pool.submit(_copy_small, each, root, link)))
+                if len(pending) > 4 * SMALL_READERS:
+                    _settle(pending, done)
+            while pending:
                 _settle(pending, done)
-        while pending:
-            _settle(pending, done)
-    for each in large:
-        _copy_large(each, root, link, verified)
-        done(each)
+        finally:
+            for _, future in pending:
+                future.cancel()
+        chosen = list(pool.map(_likely_source, large))
+    _copy_large(list(zip(large, chosen)), root, done, link)
 
 
-def _settle(pending: deque[tuple[Plain, Future[None]]], done: Callable[[Plain], None]) -> None:
+def _settle(pending: deque[tuple[Plain, Future[None]]], done: Done) -> None:
     each, future = pending.popleft()
     future.result()
     done(each)
 
 
-def _copy_small(each: Plain, root: str, link: bool, verified: bool) -> None:
+def _copy_small(each: Plain, root: str, link: bool) -> None:
     entry, target = each.entry, os.path.join(root, each.entry.path)
     for source in each.sources:
         data = _read_whole(source, entry.size)
-        if data is None:
-            continue
-        if not verified and len(data) == entry.size:
-            entry = entry._replace(sha256=hashlib.sha256(data).hexdigest())
-        if len(data) == entry.size and hashlib.sha256(data).hexdigest() == entry.sha256:
-            if not (link and _linked(source, target)):
+        if data is not None and _is_right(data, entry):
+            if not (link and linked(source, target)):
                 write_verified(target, data, entry, source)
             return
-    raise damaged(entry, each.sources[0])
+    raise _unlike(entry, each.sources[0])
+
+
+def _is_right(data: bytes, entry: Entry) -> bool:
+    same_size = len(data) == entry.size
+    return same_size and entry.sha256 in ("", hashlib.sha256(data).hexdigest())
 
 
 def _read_whole(path: str, size: int) -> bytes | None:
+    """All of a file, or one byte more than `size` where it is longer; None where there is none."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as no:
-        if no.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        if no.errno in ABSENT:
             return None
         raise
     try:
         data = os.read(fd, size + 1)
-        while len(data) <= size:
+        while len(data) < size:
             more = os.read(fd, size + 1 - len(data))
             if not more:
                 break
@@ -94,43 +100,77 @@ def _read_whole(path: str, size: int) -> bytes | None:
         os.close(fd)
 
 
-def _copy_large(each: Plain, root: str, link: bool, verified: bool) -> None:
-    target = os.path.join(root, each.entry.path)
+def _likely_source(each: Plain) -> str:
+    """The first source of the right size."""
     for source in each.sources:
-        there = os.path.lexists(source) and os.lstat(source).st_size == each.entry.size
-        if there and _copy_ranges(source, target, each.entry, link, verified):
-            return
-    raise damaged(each.entry, each.sources[0])
+        try:
+            if os.lstat(source).st_size == each.entry.size:
+                return source
+        except OSError as no:
+            if no.errno not in ABSENT:
+                raise
+    raise _unlike(each.entry, each.sources[0])
 
 
-def _copy_ranges(source: str, target: str, entry: Entry, link: bool, verified: bool) -> bool:
-    """Hash while copying; False (and nothing left) where the content is another."""
-    linked = link and _linked(source, target)
-    digest = hashlib.sha256()
-    ranges = (Range(source, at, CHUNK) for at in range(0, entry.size, CHUNK))
-    fd = os.open(os.devnull, os.O_WRONLY) if linked else os.open(target, WRITE, entry.mode | 0o400)
+def _copy_large(chosen: list[tuple[Plain, str]], root: str, done: Done, link: bool) -> None:
+    """One after another, while ranges of the next ones are read already."""
+    blocks = read_ahead(
+        (one for each, source in chosen for one in _ranges(source, each)), LARGE_READERS
+    )
+    for each, source in chosen:
+        if not _write_ranges(each, source, root, blocks, link):
+            _copy_other(each, source, root, link)
+        done(each)
+
+
+def _ranges(source: str, each: Plain) -> Iterator[Range]:
+    return (Range(source, at, CHUNK) for at in range(0, each.entry.size, CHUNK))
+
+
+def _copy_other(each: Plain, tried: str, root: str, link: bool) -> None:
+    """The content lies elsewhere than was likely (a commit was under way): try the other places."""
+    for source in each.sources:
+        if source != tried and os.path.lexists(source):
+            blocks = read_ahead(_ranges(source, each), LARGE_READERS)
+            if _write_ranges(each, source, root, blocks, link):
+                return
+    raise _unlike(each.entry, tried)
+
+
+def _write_ranges(each: Plain, source: str, root: str, blocks: Iterator[bytes], link: bool) -> bool:
+    """Hash while writing; False, and nothing left, where the content is another."""
+    entry, target = each.entry, os.path.join(root, each.entry.path)
+    link = link and linked(source, target)
+    digest, size = hashlib.sha256(), 0
+    fd = os.open(os.devnull, os.O_WRONLY) if link else os.open(target, WRITE, entry.mode | 0o400)
     try:
-        for block in read_ahead(ranges, LARGE_READERS):
+        for _ in _ranges(source, each):
+            block = next(blocks)
             digest.update(block)
-            left = memoryview(block)
-            while left:
-                left = left[os.write(fd, left) :]
-        if not linked:
+            size += len(block)
+            write_all(fd, block)
+        if not link:
             os.utime(fd, ns=(entry.mtime, entry.mtime))
     finally:
         os.close(fd)
-    if verified and digest.hexdigest() != entry.sha256:
-        os.unlink(target)
-        return False
-    return True
+    if size >= entry.size and entry.sha256 in ("", digest.hexdigest()):
+        return True
+    os.unlink(target)
+    return False
 
 
-def _linked(source: str, target: str) -> bool:
+def _unlike(entry: Entry, source: str) -> Refusal:
+    if entry.sha256:
+        return damaged(entry, source)
+    return Refusal("DataError", f"{source} changed while it was staged", "stage it again")
+
+
+def linked(source: str, target: str) -> bool:
     """True where a hard link was made."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as no:
-        if no.errno in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS):
+        if no.errno in NO_LINKS:
             return False
         raise
     return True

@@ -33,6 +33,11 @@ def make_room(
         )
 
 
+def block_size(folder: str) -> int:
+    """Bytes that a file takes at least on the file system of `folder`."""
+    return os.statvfs(folder).f_frsize or 4096
+
+
 def lacking(folder: str, blocks: int, inodes: int) -> str:
     """What is missing on a file system, in words; "" where all fits."""
     room = os.statvfs(folder)
@@ -96,6 +101,6 @@ def remove(places: Places, path: str) -> None:
     trash = f"{path}.gone-{os.getpid()}"
     os.rename(path, trash)
     shutil.rmtree(trash, ignore_errors=True)
-    for end in (".used", ".journal"):
+    for end in (".used", ".journal", ".members"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path + end)

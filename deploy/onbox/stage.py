@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from typing import Any, Callable, Iterator
 
 from .activity import active
+from .archives import unpack_archive
 from .commit import roll_forward
-from .locks import describe, locked
+from .locks import locked
 from .manifest import ARCHIVE, FOLDER, LINK, Entry
 from .places import Places, find_places
-from .plain import Plain, copy_plain
+from .plain import SMALL, Plain, copy_plain
+from .progress import Progress
 from .publish import publish_folder
 from .receive import out_of_room
-from .room import make_room
+from .room import block_size, make_room
 from .shelf import Shelf, current, find_shelf, find_version, open_manifest
-from .staged import Journal, Staged, find_staged, point_to, verify
-from .unpack import Pack, write_packs
+from .staged import Journal, Staged, alone, find_staged, is_whole, point_to, verify
+from .unpack import Pack, damaged, write_packs
 
 Tell = Callable[..., None]
-WAIT = 24 * 3600.0  # s for somebody else's staging of the same set
 
 
 def stage(request: dict[str, Any], wire: Any) -> dict[str, Any]:
@@ -49,6 +51,10 @@ def stage_set(
     """Path, version, files, bytes, seconds, and `already` where it was there before."""
     began = time.monotonic()
     shelf = find_shelf(places, name)
+    if not os.path.isdir(shelf.own) and os.path.isdir(shelf.root):
+        from .foreign import stage_foreign
+
+        return stage_foreign(places, shelf, tell)
     finish_upload(shelf)
     staged = find_staged(places, name, find_version(shelf, version))
     already = os.path.isdir(staged.path) and not (again and not verify(shelf, staged, tell))
@@ -77,32 +83,18 @@ def finish_upload(shelf: Shelf) -> None:
             roll_forward(shelf)
 
 
-@contextlib.contextmanager
-def alone(places: Places, name: str, tell: Tell) -> Iterator[None]:
-    """One staging of a set at a time; a second one waits and says for whom."""
-    folder = os.path.join(places.input, ".gpubox")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-
-    def say(owner: dict[str, Any]) -> None:
-        tell(note="waiting for " + describe(owner))
-
-    with locked(os.path.join(folder, name + ".lock"), "stage " + name, wait=WAIT, on_wait=say):
-        yield
-
-
 class Staging:
     """One copy in the making: sorts the manifest by where contents lie, then writes."""
 
     def __init__(self, places: Places, shelf: Shelf, staged: Staged, tell: Tell) -> None:
         self.places, self.shelf, self.staged, self.tell = places, shelf, staged, tell
         self.journal = Journal(staged)
-        self.done_bytes = self.total = 0
-        self._told = 0.0
+        self.told = Progress(0, tell)
 
     def run(self) -> None:
         os.makedirs(self.staged.part, mode=0o700, exist_ok=True)
         work = self._sort()
-        self.total = work.bytes
+        self.told.total = work.bytes
         have = bytes_in(self.staged.part) if self.journal.resuming else 0
         make_room(self.places, self.staged, work.blocks - have, work.inodes, self.tell)
         try:
@@ -113,8 +105,9 @@ class Staging:
         self.journal.remove()
 
     def _sort(self) -> Work:
-        work = Work(os.statvfs(self.places.input).f_frsize)
-        with open_manifest(self.shelf, self.staged.version) as (_, entries):
+        work = Work(block_size(self.places.input))
+        with open_manifest(self.shelf, self.staged.version) as (header, entries):
+            work.zip_names = header.zip_names
             for entry in entries:
                 work.add(entry)
         return work
@@ -135,12 +128,44 @@ class Staging:
         link = self._on_one_disk()
         is_current = current(self.shelf).get("id") == self.staged.version
         plain = [self._plain(each, is_current) for each in work.plain]
-        plain = [each for each in plain if not self.journal.has(each.entry.path)]
+        plain = [each for each in plain if not self._is_here(each.entry)]
         self.journal.clear(root, [each.entry for each in plain])
         copy_plain(plain, root, self._plain_done, link)
         for each in work.links:
             with contextlib.suppress(FileExistsError):
                 os.symlink(each.target, os.path.join(root, each.path))
+        for each in work.archives:
+            self._unpack(self._plain(each, is_current), work.zip_names)
+
+    def _unpack(self, archive: Plain, zip_names: str) -> None:
+        """An archive's members are not resumed: an attempt that ended early is removed first."""
+        part, entry = self.staged.part, archive.entry
+        source = next((each for each in archive.sources if os.path.exists(each)), "")
+        if not source:
+            raise damaged(entry, archive.sources[0])
+        shutil.rmtree(part)
+        os.mkdir(part, 0o700)
+        try:
+            with self._seekable(source, archive) as path:
+                unpack_archive(path, entry, part, zip_names, self.staged.members)
+        except BaseException:
+            shutil.rmtree(part, ignore_errors=True)
+            raise
+
+    @contextlib.contextmanager
+    def _seekable(self, source: str, archive: Plain) -> Iterator[str]:
+        """A zip is read from its end and all over: from a verified copy on the fast disk."""
+        if not source.lower().endswith(".zip"):
+            yield source
+            return
+        folder = self.staged.path + ".zip"
+        shutil.rmtree(folder, ignore_errors=True)
+        os.mkdir(folder, 0o700)
+        try:
+            copy_plain([archive], folder, lambda _: None, self._on_one_disk())
+            yield os.path.join(folder, archive.entry.path)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def _on_one_disk(self) -> bool:
         same = os.stat(self.shelf.root).st_dev == os.stat(self.staged.part).st_dev
@@ -153,21 +178,22 @@ class Staging:
         old = self.shelf.at("old", entry.sha256)
         return Plain(entry, (here, old) if is_current else (old, here))
 
+    def _is_here(self, entry: Entry) -> bool:
+        """Whole already, by an earlier attempt that was interrupted."""
+        if not self.journal.resuming:
+            return False
+        path = os.path.join(self.staged.part, entry.path)
+        return self.journal.has(entry.path) or (entry.size <= SMALL and is_whole(path, entry))
+
     def _pack_done(self, pack: Pack) -> None:
         self.journal.add(os.path.basename(pack.path).partition(".")[0])
-        self._progress(sum(each.size for each in pack.entries), pack.entries[-1].path)
+        for each in pack.entries:
+            self.told.add(each)
 
     def _plain_done(self, each: Plain) -> None:
-        if each.entry.size > 1 << 20:
+        if each.entry.size > SMALL:
             self.journal.add(each.entry.path)
-        self._progress(each.entry.size, each.entry.path)
-
-    def _progress(self, count: int, path: str) -> None:
-        self.done_bytes += count
-        now = time.monotonic()
-        if now - self._told > 0.25:
-            self._told = now
-            self.tell(staged=self.done_bytes, total=self.total, file=path)
+        self.told.add(each.entry)
 
 
 def bytes_in(folder: str) -> int:
@@ -189,6 +215,7 @@ class Work:
         self.links: list[Entry] = []
         self.archives: list[Entry] = []
         self.bytes = self.blocks = self.inodes = 0
+        self.zip_names = ""
         self._block = block  # bytes that a file takes at least on the target
 
     def add(self, entry: Entry) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from typing import Callable, Iterable, NamedTuple
+from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
-from .locks import boot_id
-from .manifest import ARCHIVE, FILE, LINK, Entry
+from .locks import boot_id, describe, locked
+from .manifest import ARCHIVE, FILE, LINK, Entry, entry_of
 from .places import Places
 from .shelf import Shelf, open_manifest
+
+WAIT = 24 * 3600.0  # s for somebody else's staging of the same set
+Tell = Callable[..., None]
 
 
 class Staged(NamedTuple):
@@ -22,12 +25,13 @@ class Staged(NamedTuple):
     path: str  # /input/.gpubox/NAME@ID
     part: str
     note: str  # touched whenever it is used; its mtime decides who leaves first
+    members: str  # what came out of an archive, as lines of a manifest
 
 
 def find_staged(places: Places, name: str, version: str) -> Staged:
     path = os.path.join(places.input, ".gpubox", f"{name}@{version}")
     link = os.path.join(places.input, name)
-    return Staged(name, version, link, path, path + ".part", path + ".used")
+    return Staged(name, version, link, path, path + ".part", path + ".used", path + ".members")
 
 
 def point_to(staged: Staged) -> None:
@@ -72,6 +76,9 @@ def verify(shelf: Shelf, staged: Staged, tell: Callable[..., None]) -> bool:
     """Read a staged copy again; a damaged one is set aside, so that it is staged anew."""
     with open_manifest(shelf, staged.version) as (_, entries):
         wrong = [each.path for each in entries if not _stands(staged.path, each)]
+    with contextlib.suppress(FileNotFoundError), open(staged.members, encoding="ascii") as lines:
+        members = (entry_of(line) for line in lines)
+        wrong += [each.path for each in members if not _stands(staged.path, each)]
     if not wrong:
         return True
     tell(note=f"{len(wrong)} staged files are damaged, such as {wrong[0]!r}: staging anew")
@@ -83,8 +90,21 @@ def verify(shelf: Shelf, staged: Staged, tell: Callable[..., None]) -> bool:
 def _stands(root: str, entry: Entry) -> bool:
     path = os.path.join(root, entry.path)
     if entry.type == ARCHIVE:
-        return True  # its members have no checksums of their own
+        return True  # its members were noted when they were unpacked
     return is_whole(path, entry) if entry.type in (FILE, LINK) else os.path.isdir(path)
+
+
+@contextlib.contextmanager
+def alone(places: Places, name: str, tell: Tell) -> Iterator[None]:
+    """One staging of a set at a time; a second one waits and says for whom."""
+    folder = os.path.join(places.input, ".gpubox")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+
+    def say(owner: dict[str, Any]) -> None:
+        tell(note="waiting for " + describe(owner))
+
+    with locked(os.path.join(folder, name + ".lock"), "stage " + name, wait=WAIT, on_wait=say):
+        yield
 
 
 class Journal:

@@ -63,6 +63,38 @@ class Tree:
                 os.utime(new.fileno(), ns=(found.st_mtime_ns, found.st_mtime_ns))
         os.rename(TEMPORARY, name, src_dir_fd=fd, dst_dir_fd=fd)
 
+    def create(self, path: str, mode: int) -> int:
+        """Descriptor of a new file, open for writing, in place of what is there."""
+        fd, name = self._at(path, make=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=fd)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        return os.open(name, flags, mode, dir_fd=fd)
+
+    def folder(self, path: str, mode: int) -> None:
+        fd, name = self._at(path, make=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, mode, dir_fd=fd)
+        os.close(os.open(name, FOLDER, dir_fd=fd))  # NotADirectoryError where it is a link
+
+    def symlink(self, target: str, path: str) -> None:
+        fd, name = self._at(path, make=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=fd)
+        os.symlink(target, name, dir_fd=fd)
+
+    def hard_link(self, old: str, path: str) -> None:
+        """A second name of a file that is there; never of what a link points to."""
+        old_fd, old_name = self._at(old)
+        source = os.dup(old_fd)
+        try:
+            fd, name = self._at(path, make=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=fd)
+            os.link(old_name, name, src_dir_fd=source, dst_dir_fd=fd, follow_symlinks=False)
+        finally:
+            os.close(source)
+
     def prune(self, path: str) -> None:
         """Remove the folders above `path` that are empty now."""
         self._forget()
@@ -79,6 +111,8 @@ class Tree:
     def _at(self, path: str, make: bool = False) -> tuple[int, str]:
         """Descriptor of the folder that holds `path`, and the last part; the last one is kept open."""
         folder, _, name = path.rpartition("/")
+        if not folder:
+            return self._root, name
         if folder == self._last[0]:
             return self._last[1], name
         self._forget()

@@ -187,6 +187,37 @@ def is_archive(name: str) -> bool:
     return name.lower().endswith(ARCHIVES)
 
 
+MAGIC = {
+    "gz": b"\x1f\x8b",
+    "tgz": b"\x1f\x8b",
+    "xz": b"\xfd7zXZ\0",
+    "txz": b"\xfd7zXZ\0",
+    "zst": b"\x28\xb5\x2f\xfd",
+    "zip": b"PK",
+}
+
+
+def must_be_what_its_name_says(name: str, head: bytes) -> None:
+    """DataError where an archive's first 512 bytes don't fit its name."""
+    kind = name.lower().rsplit(".", 1)[1]
+    fits = head.startswith(MAGIC[kind]) if kind in MAGIC else _is_tar_header(head)
+    if not fits:
+        other = [ending for ending, magic in MAGIC.items() if head.startswith(magic)]
+        looks = f"it looks like .{other[0]}" if other else "its beginning is something else"
+        if head.lstrip()[:1] == b"<":
+            looks = "it looks like a web page: the download failed"
+        raise DataError(f"{name} is not a {kind} file: {looks}", "fetch or make it again")
+
+
+def _is_tar_header(head: bytes) -> bool:
+    """The checksum of a tar header: its bytes added up, the checksum's own field as spaces."""
+    if len(head) < 512:
+        return False
+    said = head[148:156].strip(b" \0")
+    total = sum(head[:148]) + sum(head[156:512]) + 8 * 32
+    return said != b"" and all(c in b"01234567" for c in said) and int(said, 8) == total
+
+
 __all__ = [  # what the rooms above take of the manifest, which lives on the box's side
     "ARCHIVE",
     "FILE",

@@ -1,6 +1,5 @@
 """Data sets over a real sshd: up, staged, byte for byte the same."""
 
-import os
 import random
 
 import pytest
@@ -8,33 +7,9 @@ import pytest
 from deploy.plan.config import DataSet
 from deploy.verbs.stage import stage_set
 from deploy.verbs.upload import upload_set
+from tests.data.conftest import small_files, tree_of
 
 pytestmark = pytest.mark.sshd
-
-
-def tree_of(root):
-    """Every path below `root` (bytes) with what it is: a file's content, a link's target, a folder."""
-    found = {}
-    for where, folders, files in os.walk(os.fsencode(root)):
-        for name in folders + files:
-            path = os.path.join(where, name)
-            key = os.path.relpath(path, os.fsencode(root))
-            if os.path.islink(path):
-                found[key] = ("link", os.readlink(path))
-            elif os.path.isdir(path):
-                found[key] = ("folder",)
-            else:
-                with open(path, "rb") as file:
-                    found[key] = ("file", file.read())
-    return found
-
-
-def small_files(root, count, seed=1):
-    source = random.Random(seed)
-    for i in range(count):
-        folder = root / f"class{i % 7}"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{i:05}.png").write_bytes(source.randbytes(source.randint(1, 8192)))
 
 
 def test_two_thousand_small_files_and_nothing_the_second_time(sshd, tmp_path):
