@@ -24,8 +24,10 @@ MIN_CUDA_BLACKWELL = (12, 8)
 MIN_CAPABILITY = (6, 0)
 LAST_COMPILED = (9, 0)
 
-# The libraries that TensorFlow opens by name; one missing and it goes on without any GPU.
+# The libraries that TensorFlow opens by name; one missing and it goes on without any GPU. The first
+# is the driver's: the container toolkit brings it where NVIDIA_DRIVER_CAPABILITIES has "utility".
 LIBRARIES = (
+    "libnvidia-ml.so.1",
     "libcudart.so.12",
     "libcublas.so.12",
     "libcublasLt.so.12",
