@@ -16,6 +16,8 @@ check: venv
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy --no-error-summary
+	$(BIN)/hadolint --config .hadolint.yaml Dockerfile.cpu Dockerfile.gpu tests/box/Dockerfile
+	$(BIN)/shellcheck --severity warning images/base images/lock images/install images/entrypoint tests/system-packages tests/engine .ci/run
 	$(BIN)/python docs/make.py --check
 	$(BIN)/vermin --quiet --no-tips --violations -t=3.8- deploy/onbox
 	$(BIN)/python -m pytest -q -x -m "not engine and not box and not sshd and not tensorflow and not slow" tests --ignore tests/workload
