@@ -31,6 +31,14 @@ def doctor(desk: Any) -> Any:
     return doctor(desk)
 
 
+@verb()
+def bootstrap(desk: Any) -> Any:
+    """Make a bare machine ready: engine, groups, folders, keeper; changes nothing twice."""
+    from deploy.verbs.bootstrap import bootstrap
+
+    return bootstrap(desk)
+
+
 @verb(name="which one: mnist")
 def get(desk: Any, name: str = "mnist") -> Any:
     """Fetch a public data set by name to the laptop, checked by its checksums."""

@@ -29,6 +29,8 @@ VERBS = {
     "rm": ("report", "remove"),
     "send": ("sending", "send"),
     "home": ("sending", "home"),
+    "survey": ("survey", "survey"),
+    "perform": ("perform", "perform"),
 }
 
 

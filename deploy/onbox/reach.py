@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import urllib.error
 import urllib.request
@@ -16,15 +17,20 @@ DEFAULT_INDEX = "from pip._internal.models.index import PyPI; print(PyPI.simple_
 
 def sources() -> dict[str, list[str]]:
     """The box's own settings: `apt` sites and `pip` indexes; empty where there is no such program."""
-    sites = output("apt-get", "indextargets", "--format", "$(SITE)") or ""
     pip = [sys.executable, "-m", "pip"]
     index = output(*pip, "config", "get", "global.index-url") or output(
         sys.executable, "-c", DEFAULT_INDEX
     )
     return {
-        "apt": sorted({each for each in sites.split() if each.startswith("http")}),
+        "apt": sorted({uri for uri, _ in apt_suites() if uri.startswith("http")}),
         "pip": [index.strip()] if index else [],
     }
+
+
+def apt_suites() -> list[tuple[str, str]]:
+    """(URI, suite) of each apt source: what an update would ask for first, lists or none."""
+    printed = output("apt-get", "update", "--print-uris") or ""
+    return re.findall(r"^'([^']+?)/(?:dists/)?([^/']+)/InRelease'", printed, re.MULTILINE)
 
 
 def reachable() -> dict[str, Any]:
