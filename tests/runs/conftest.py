@@ -10,7 +10,7 @@ from deploy.effects.agent import Agent
 from deploy.effects.link import LocalLink
 from deploy.effects.program import packed_program
 from deploy.onbox.places import Places
-from deploy.onbox.runs import ENDED, list_runs, record
+from deploy.onbox.runs import ENDED, list_runs, record, supervisor_pid
 
 # Publishes step folders with checksums, replaces progress.json, saves on SIGTERM and exits 75.
 PROGRAM = """
@@ -28,6 +28,7 @@ def publish(step, size=1000, keep=0):
         for name, data in content.items():
             open(os.path.join(part, name), "wb").write(data)
             sums.write(hashlib.sha256(data).hexdigest() + "  " + name + "\\n")
+    shutil.rmtree(os.path.join(ckpt, "step_%08d" % step), ignore_errors=True)
     os.rename(part, os.path.join(ckpt, "step_%08d" % step))
     replace(os.path.join(ckpt, "LATEST"), "step_%08d\\n" % step)
     steps = sorted(n for n in os.listdir(ckpt) if n.startswith("step_"))
@@ -112,10 +113,10 @@ class TestBox:
         """Wait for one of these states, and for its supervisor to be gone where it is an end."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            found = record(self.places, run)
-            state = found["state"]["state"]
-            if state in wanted and not (state in ENDED and found["supervised"]):
-                return found["state"]
+            state = self.state(run)
+            gone = state["state"] not in ENDED or not supervisor_pid(self.places, run)
+            if state["state"] in wanted and gone:
+                return state
             time.sleep(0.05)
         raise AssertionError(f"{run} is {self.state(run)}, not {wanted}, after {seconds} s")
 
