@@ -79,8 +79,8 @@ class DockerRunner:
         self.places, self.folder, self.run, self.log = places, folder, run, log
         self.exit_code: int | None = None
         self.engine_lost = False
-        self._container, self._since = "", ""
-        self._memory = MemoryWatch("")
+        self._container, self._since, self._skip = "", "", 0
+        self._memory = MemoryWatch()
         self._oom_killed = False
         self._ended = threading.Event()
 
@@ -103,15 +103,23 @@ class DockerRunner:
         found = containers_of(self.run["id"])
         if done.returncode != 0 or len(found) != 1:
             raise _refused(last_line(done.stderr))
+        handle = {"container": found[0], "base": self.log.end}
         self._watch(found[0])
-        return {"container": found[0]}
+        return handle
 
     def adopt(self, handle: dict[str, Any]) -> None:
         """Go on watching a container that an earlier supervisor started."""
-        with contextlib.suppress(OSError):
-            with open(os.path.join(self.folder, "logs", "since")) as file:
-                self._since = file.read().strip()
+        self._skip = self.log.end - handle["base"]
+        with contextlib.suppress(OSError, ValueError):
+            with open(self._mark()) as file:
+                stamp, offset = file.read().split()
+            if int(offset) > handle["base"]:
+                self._since, self._skip = stamp, self.log.end - int(offset)
         self._watch(handle["container"])
+
+    def _mark(self) -> str:
+        """Where it is kept how far the output was copied: the time of a line, our offset after it."""
+        return os.path.join(self.folder, "logs", "copied")
 
     def _write_compose(self, gpus: list[str], data: str, scratch: str) -> None:
         code, env = os.path.join(self.folder, "code", "user"), os.path.join(self.folder, "env")
@@ -162,7 +170,8 @@ class DockerRunner:
     def _watch(self, container: str) -> None:
         self._container = container
         found = inspect(container)
-        self._memory = MemoryWatch(own_cgroup(found["State"]["Pid"]) if found else "")
+        if found and found["State"]["Pid"]:
+            self._memory.follow(own_cgroup(found["State"]["Pid"]))
         threading.Thread(target=self._follow, daemon=True).start()
 
     def _follow(self) -> None:
@@ -195,22 +204,26 @@ class DockerRunner:
             stderr=subprocess.STDOUT,
         )
         assert follow.stdout
-        written = self._since
+        seen, kept = self._since, time.monotonic()
         for line in follow.stdout:
             stamp, _, text = line.partition(b" ")
             moment = stamp.decode("ascii", "replace")
-            if not moment[:4].isdigit():
-                continue  # the client's own words, not the container's
-            if moment <= self._since:
+            # The client's own words have no time; the line of `since` itself comes again.
+            if not moment[:4].isdigit() or moment <= self._since:
                 continue
-            self.log.write(text)
-            written = moment
+            dropped, self._skip = text[: self._skip], max(0, self._skip - len(text))
+            self.log.write(text[len(dropped) :])
+            seen = moment
+            if time.monotonic() - kept > 1:
+                kept = time.monotonic()
+                self._keep_mark(seen)
         follow.wait()
-        self._since = written
-        with contextlib.suppress(OSError), open(
-            os.path.join(self.folder, "logs", "since"), "w"
-        ) as file:
-            file.write(written)
+        self._since = seen
+        self._keep_mark(seen)
+
+    def _keep_mark(self, moment: str) -> None:
+        with contextlib.suppress(OSError), open(self._mark(), "w") as file:
+            file.write(f"{moment} {self.log.end}")
 
     def poll(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
@@ -236,11 +249,18 @@ class DockerRunner:
         docker("kill", self._container)
 
     def out_of_memory(self) -> int:
-        return max(self._memory.kills(False), int(self._oom_killed))
+        return max(self._memory.kills(self.exit_code == 137), int(self._oom_killed))
 
     def clean(self) -> None:
-        """The container and its network; its output stands in the run's log."""
-        docker(*self._compose(), "down", "--timeout", "10", seconds=60)
+        """The container and its network, by exact labels; its output stands in the run's log.
+
+        `compose down` would leave a service that belongs to a profile.
+        """
+        for container in containers_of(self.run["id"]):
+            docker("rm", "--force", container)
+        label = "label=com.docker.compose.project=" + project(self.run["id"])
+        for network in docker("network", "ls", "-q", "--filter", label).stdout.split():
+            docker("network", "rm", network)
         shutil.rmtree(scratch_of(self.places, self.run), ignore_errors=True)
 
 

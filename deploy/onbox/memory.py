@@ -43,12 +43,16 @@ def count(path: str) -> int:
 
 
 class MemoryWatch:
-    """Out-of-memory kills since it was made, in one cgroup and, where asked, on the whole machine."""
+    """Out-of-memory kills since it was made, in one cgroup and on the whole machine."""
 
-    def __init__(self, group: str, whole_machine: bool = False) -> None:
-        self._group, self._whole = group, whole_machine
+    def __init__(self, group: str = "") -> None:
+        self._group = group
         self._group_before, self._machine_before = count(group), count("/proc/vmstat")
         self._seen = 0
+
+    def follow(self, group: str) -> None:
+        """A cgroup that did not exist yet: its counter began at nought."""
+        self._group, self._group_before = group, 0
 
     def look(self) -> None:
         """To be called now and then: a cgroup and its counter end with its container."""
@@ -58,6 +62,6 @@ class MemoryWatch:
         """How many; the machine's own counter counts only if our program was `killed`, for on
         a shared machine it may have been somebody else's."""
         self.look()
-        if self._seen or not (self._whole and killed):
+        if self._seen or not killed:
             return self._seen
         return max(0, count("/proc/vmstat") - self._machine_before)

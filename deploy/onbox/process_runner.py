@@ -38,7 +38,7 @@ class ProcessRunner:
         self._pid, self._started, self._copied, self._freed = 0, "", 0, 0
         self._python = ""
         self._raw = os.path.join(scratch_of(places, run), "output")
-        self._memory = MemoryWatch(own_cgroup("self"), whole_machine=True)
+        self._memory = MemoryWatch(own_cgroup("self"))
 
     def prepare(self, say: Any) -> None:
         """Find or make the Python; Refusal where there is none that can run the program."""

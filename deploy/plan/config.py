@@ -91,6 +91,7 @@ class RunRule:
     gpus: str = "all"  # a count, "all", or indexes such as "0,2"
     workers: tuple[str, ...] = ()
     shm_size: str = "2gb"
+    memory: str = ""  # the container may use no more than that, such as "12g"
     stop_grace: Seconds = Seconds(120)
     env_file: str = ""  # 0600, travels as a file, never in argv
 

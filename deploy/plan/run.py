@@ -67,6 +67,7 @@ def launch_request(
         "device": box.device,
         "gpus": rule.gpus,
         "shm_size": rule.shm_size,
+        "memory": rule.memory,
         "stop_grace": rule.stop_grace,
         "python": box.python,
         "needs": "" if own_python else "tensorflow",
