@@ -248,3 +248,29 @@ def names(desk: Any, kind: str = "boxes") -> Any:
     from deploy.verbs.completion import names
 
     return names(desk, kind)
+
+
+@verb(
+    "run",
+    run="its id; all runs of the box if empty",
+    local="the port on this machine",
+    browser="open it where there is a browser",
+)
+def tensorboard(desk: Any, run: str = "", local: int = 0, browser: bool = True) -> Any:
+    """TensorBoard on the box, in this machine's browser, until Ctrl-C."""
+    from deploy.verbs.view import tensorboard
+
+    return tensorboard(desk, run, local, browser)
+
+
+@verb(
+    "run",
+    run="its id: /output is that run's; a folder for notebooks if empty",
+    local="the port on this machine",
+    browser="open it where there is a browser",
+)
+def notebook(desk: Any, run: str = "", local: int = 0, browser: bool = True) -> Any:
+    """A notebook on the box with /input and /output, in this machine's browser, until Ctrl-C."""
+    from deploy.verbs.view import notebook
+
+    return notebook(desk, run, local, browser)

@@ -6,21 +6,33 @@ import json
 from pathlib import Path
 from typing import Any
 
+from deploy.effects.settings import beside_config
 from deploy.plan.compare import RunFiles
 
 RECORDS = ("result", "run", "state")
 
 
+def home_of_runs() -> Path:
+    """Where `fab fetch` puts what it brings: home/RUN, laid out as on the box."""
+    return beside_config("home")
+
+
 def read_run(folder: Path) -> RunFiles:
-    """What lies in a run's folder; a file that is missing or damaged counts as empty."""
-    records = {name: _json(folder / f"{name}.json") for name in RECORDS}
-    return RunFiles(folder.name, read_rows(folder / "metrics.jsonl"), **records)
+    """What lies in a run's folder, or in a program's output folder alone; a file that is missing
+    or damaged counts as empty."""
+    records = {name: _json(_inside(folder, f"{name}.json")) for name in RECORDS}
+    return RunFiles(folder.name, read_rows(_inside(folder, "metrics.jsonl")), **records)
 
 
 def is_run(folder: Path) -> bool:
     """True for a folder that has at least something of a run."""
     names = ["metrics.jsonl", *(f"{name}.json" for name in RECORDS)]
-    return any((folder / name).is_file() for name in names)
+    return any(_inside(folder, name).is_file() for name in names)
+
+
+def _inside(folder: Path, name: str) -> Path:
+    in_output = folder / "output" / name
+    return in_output if in_output.is_file() else folder / name
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
@@ -42,13 +54,6 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 def template(name: str) -> str:
     """One of the pages beside the code, with TITLE and DATA to be filled in."""
     return (Path(__file__).parent.parent / "pages" / name).read_text(encoding="utf-8")
-
-
-def write_page(path: Path, text: str) -> None:
-    """Put a page in place whole, by a rename."""
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
 
 
 def _json(path: Path) -> dict[str, Any]:

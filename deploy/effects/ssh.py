@@ -111,8 +111,14 @@ class SshLink:
 
     @property
     def transport(self) -> Any:
-        """paramiko's side of the connection, for channels that are not commands (tunnels)."""
-        return self._connection.transport
+        """paramiko's side of the connection, for channels that are not commands (tunnels); None
+        where the system's ssh carries it all."""
+        return None if self._by_system_ssh else self._connection.transport
+
+    def pipe(self, port: int) -> Child:
+        """A connection to the box's own 127.0.0.1:`port` by the system's ssh."""
+        options = [*self._options, *self.bulk_options(), "-W", f"127.0.0.1:{port}"]
+        return Child(["ssh", *options, "--", self._ssh_name])
 
     def bulk_options(self) -> list[str]:
         """Options for the system's ssh: never asks, the same host keys, notices a dead link."""

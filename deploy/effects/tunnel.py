@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import Any
 
 import paramiko
 
-from deploy.effects.link import Link
+from deploy.effects.link import Child, Link, LocalLink
 from deploy.errors import BoxUnfit, LinkLost, UsageError
 
 CHUNK = 64 * 1024
@@ -106,7 +107,7 @@ def dial(link: Link, port: int) -> Any:
     """A connection to the box's own 127.0.0.1:`port`; BoxUnfit where it does not answer."""
     transport = getattr(link, "transport", None)
     if transport is None:
-        return _dial_here(link.name, port)
+        return _Pipe(link.pipe(port)) if hasattr(link, "pipe") else _dial_here(link.name, port)
     try:
         return transport.open_channel(
             "direct-tcpip", ("127.0.0.1", port), ("127.0.0.1", 0), timeout=DIAL_SECONDS
@@ -115,6 +116,26 @@ def dial(link: Link, port: int) -> Any:
         raise _refused(link.name, port, no.code) from no
     except (OSError, EOFError, paramiko.SSHException) as no:
         raise LinkLost(f"{link.name}: the connection died: {no}", "try again") from no
+
+
+class _Pipe:
+    """A child's two pipes as a channel has them."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+
+    def recv(self, count: int) -> bytes:
+        return os.read(self._child.stdout.fileno(), count)
+
+    def sendall(self, data: bytes) -> None:
+        self._child.stdin.write(data)
+        self._child.stdin.flush()
+
+    def shutdown_write(self) -> None:
+        self._child.stdin.close()
+
+    def close(self) -> None:
+        self._child.close()
 
 
 def alive(link: Link) -> bool:
@@ -159,7 +180,7 @@ def _refused(name: str, port: int, code: int) -> BoxUnfit:
 
 def _listen_for(link: Link, box_port: int, local_port: int) -> socket.socket:
     """On `local_port`; without one on the box's number where that is free, else on any."""
-    here = getattr(link, "transport", None) is None
+    here = isinstance(link, LocalLink)
     if here and local_port == box_port:  # a tunnel to itself would go round for ever
         raise UsageError(f"port {box_port} of {link.name} is on this machine already", "")
     if not local_port and box_port >= 1024 and not here:

@@ -31,6 +31,7 @@ VERBS = {
     "home": ("sending", "home"),
     "survey": ("survey", "survey"),
     "perform": ("perform", "perform"),
+    "view": ("view", "view"),
 }
 
 

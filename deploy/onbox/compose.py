@@ -64,7 +64,7 @@ def compose_run(
         service["working_dir"] = "/code"
     if mounts.env:
         service["entrypoint"] = ["/bin/sh", "-c", *doubled([WITH_ENV, "sh", *entrypoint])]
-    return _with_tags({"services": {run["service"]: service}})
+    return with_tags({"services": {run["service"]: service}})
 
 
 def doubled(words: list[str]) -> list[str]:
@@ -107,7 +107,7 @@ def _volumes(mounts: Mounts) -> list[dict[str, Any]]:
     ]
 
 
-def _with_tags(document: dict[str, Any]) -> str:
+def with_tags(document: dict[str, Any]) -> str:
     """Strings that begin with the tag are lists in JSON already: take their quotes away."""
     text = json.dumps(document, indent=1, sort_keys=True)
     lines = []

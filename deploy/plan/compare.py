@@ -27,7 +27,7 @@ ENDINGS = (
     ("steps_per_second", "steps per second"),
 )
 # What a run.json says about where it came from.
-ORIGINS = ("box", "gpu", "dataset", "version", "image", "commit", "model")
+ORIGINS = ("box", "runner", "device", "image", "commit")
 
 
 @dataclass(frozen=True)
@@ -160,12 +160,19 @@ def differing(runs: Sequence[RunFiles]) -> list[dict[str, Any]]:
 
 
 def _asked(run: RunFiles) -> dict[str, Any]:
-    origin = {key: run.run[key] for key in ORIGINS if key in run.run}
-    model = {"model": run.result["model"]} if "model" in run.result else {}
-    versions, arguments = run.result.get("versions"), run.result.get("arguments")
-    known = [each for each in (arguments, versions) if isinstance(each, Mapping)]
-    flags = {"arguments": run.run["args"]} if run.run.get("args") and not arguments else {}
-    return {**origin, **model, **flags, **{k: v for each in known for k, v in each.items()}}
+    """Where it came from, what decided its numbers; its command where it has not ended yet."""
+    asked = {key: run.run[key] for key in ORIGINS if key in run.run}
+    data = run.run.get("data")
+    if isinstance(data, Mapping):
+        asked["data"] = f"{data.get('name', '')} {str(data.get('version', ''))[:12]}"
+    if "model" in run.result:
+        asked["model"] = run.result["model"]
+    for key in ("arguments", "versions"):
+        found = run.result.get(key)
+        asked.update(found if isinstance(found, Mapping) else {})
+    if run.run.get("command") and not run.result.get("arguments"):
+        asked["command"] = run.run["command"]
+    return asked
 
 
 def confusions(result: Mapping[str, Any], most: int = 5) -> list[str]:

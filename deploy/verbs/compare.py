@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from deploy.effects.browser import open_file
-from deploy.effects.fetched import is_run, read_run, template, write_page
+from deploy.effects.copies import write_atomically
+from deploy.effects.fetched import home_of_runs, is_run, read_run, template
 from deploy.errors import NoSuchRun, UsageError
 from deploy.plan.compare import fill, page_data
 from deploy.verbs.desk import Desk
-
-HOME = "runs"  # where `fab fetch` puts what it brings
 
 
 def compare(desk: Desk, runs: str, out: str = "compare.html", browser: bool = True) -> Any:
@@ -23,7 +22,8 @@ def compare(desk: Desk, runs: str, out: str = "compare.html", browser: bool = Tr
         desk.show.say(f"would compare {', '.join(each.name for each in found)} in {out}")
         return data
     path = Path(out)
-    write_page(path, fill(template("compare.html"), data, title_of([each.name for each in found])))
+    title = title_of([each.name for each in found])
+    write_atomically(path, fill(template("compare.html"), data, title).encode())
     desk.show.table(["", *(each.name for each in found)], rows_of(data))
     desk.show.done(f"{path}: {len(data['charts'])} charts of {len(found)} runs")
     if browser:
@@ -34,7 +34,7 @@ def compare(desk: Desk, runs: str, out: str = "compare.html", browser: bool = Tr
 def folders_of(words: list[str]) -> list[Path]:
     """The folder of each word, each once; NoSuchRun for one that is not here."""
     if not words:
-        home = Path(HOME)
+        home = home_of_runs()
         found = sorted(each for each in home.glob("*") if is_run(each)) if home.is_dir() else []
         if not found:
             raise UsageError("compare: which runs? none is home yet", "fab fetch, then fab compare")
@@ -43,7 +43,7 @@ def folders_of(words: list[str]) -> list[Path]:
 
 
 def _folder(word: str) -> Path:
-    for folder in (Path(word), Path(HOME) / word):
+    for folder in (Path(word), home_of_runs() / word):
         if is_run(folder):
             return folder
     raise NoSuchRun(

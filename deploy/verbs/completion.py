@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from deploy.effects.fetched import is_run
+from deploy.effects.fetched import home_of_runs, is_run
 from deploy.effects.settings import beside_config
 from deploy.errors import UsageError
 from deploy.plan.help import KINDS, completion
@@ -53,5 +53,5 @@ def boxes_of(desk: Desk) -> list[str]:
 
 def runs_of(desk: Desk) -> list[str]:
     """Those that have been fetched."""
-    home = Path("runs")
+    home = home_of_runs()
     return sorted(each.name for each in home.glob("*") if is_run(each)) if home.is_dir() else []

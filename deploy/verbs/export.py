@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from deploy.effects.fetched import write_page
+from deploy.effects.copies import write_atomically
 from deploy.errors import UsageError
 from deploy.plan import kubernetes, skypilot
 from deploy.plan.export import Export, export_of
@@ -22,7 +22,7 @@ def export(desk: Desk, to: str, out: str = "", **asked: Any) -> dict[str, Any]:
     run = export_of(desk.config, **asked)
     document, text = document_of(to, run)
     if out and not desk.dry_run:
-        write_page(Path(out), text)
+        write_atomically(Path(out), text.encode())
         desk.show.done(f"{out}: {document.get('kind', 'task')} {run.name}")
     else:
         for line in text.splitlines():

@@ -1,6 +1,5 @@
 """`fab export`: the documents against the clusters' published schemas, and the scripts by running them."""
 
-import hashlib
 import json
 import os
 import subprocess
@@ -14,6 +13,7 @@ from deploy.plan import kubernetes, skypilot
 from deploy.plan.config import read_config
 from deploy.plan.export import HOPELESS, INTERRUPTED, export_of, gpus_of, label, memory_quantity
 from deploy.plan.yaml_text import yaml_text
+from tests.views.venvs import venv_with
 
 ROOT = Path(__file__).resolve().parents[2]
 FAB = Path(sys.executable).parent / "fab"
@@ -30,14 +30,7 @@ IMAGE = "registry.example/me/gpubox:1"
 @pytest.fixture(scope="module")
 def published():
     """check(kind, document) → "" or what the published schema says against it."""
-    name = hashlib.sha256("".join(PACKAGES).encode()).hexdigest()[:12]
-    venv = ROOT / f".venv-schemas-{name}"
-    uv = Path(sys.executable).parent / "uv"
-    if not (venv / "ready").exists():
-        subprocess.run([uv, "venv", "--quiet", "--clear", venv], check=True)
-        install = [uv, "pip", "install", "--quiet", "--python", venv / "bin/python", *PACKAGES]
-        subprocess.run(install, check=True)
-        (venv / "ready").touch()
+    venv = venv_with("schemas", *PACKAGES)
     checker = subprocess.Popen(
         [venv / "bin/python", Path(__file__).with_name("published_schemas.py")],
         stdin=subprocess.PIPE,

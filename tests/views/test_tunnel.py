@@ -130,6 +130,15 @@ def test_max_sessions_1_is_enough(sshd):
 
 
 @pytest.mark.sshd
+def test_where_only_the_systems_ssh_gets_in_it_carries_the_tunnel_too(sshd):
+    link = sshd().link()
+    link._by_system_ssh = True  # as after a login by a security key
+    with echo_server() as far, Tunnel(link, far) as tunnel:
+        assert there_and_back(tunnel.port, b"abc" * 99_999) == b"abc" * 99_999 + b"<end>"
+    link.close()
+
+
+@pytest.mark.sshd
 def test_a_cut_link_ends_the_wait_and_frees_the_port(sshd):
     server = sshd()
     link = server.link()
