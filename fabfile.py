@@ -234,6 +234,14 @@ def fetch(
     return fetch(desk, run, follow, best, last, all, logs_only, every, to)
 
 
+@verb(force="even where its holder gave a sign of life just now")
+def unlock(desk: Any, force: bool = False) -> Any:
+    """Free a box's deploy lock whose holder is dead."""
+    from deploy.verbs.unlock import unlock
+
+    return unlock(desk, force)
+
+
 @verb("shell", **{"shell": "bash, zsh or fish"})  # by name ruff takes it for subprocess's
 def completion(desk: Any, shell: str = "") -> Any:
     """Print the script that completes verbs, flags, boxes, data sets and runs in your shell."""

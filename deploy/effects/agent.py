@@ -37,6 +37,7 @@ class Agent:
     def __init__(self, link: Link, folders: dict[str, str] | None = None) -> None:
         self.link = link
         self.folders = folders or {}
+        self.also: dict[str, Any] = {}  # goes with every request, such as a deploy's lock
 
     def call(
         self,
@@ -104,7 +105,7 @@ class Agent:
         return self.link.run(_in_shell(_start(verb)), line, lambda err: _event(err, on_event))
 
     def _line(self, request: dict[str, Any]) -> bytes:
-        return json.dumps({"folders": self.folders, **request}).encode() + b"\n"
+        return json.dumps({"folders": self.folders, **self.also, **request}).encode() + b"\n"
 
     def _no_answer(self, verb: str, done: Done) -> Exception:
         name = self.link.name

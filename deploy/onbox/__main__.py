@@ -7,6 +7,7 @@ import sys
 import traceback
 from typing import Any
 
+from .deploylock import deploy_lock
 from .refusal import Refusal
 from .wire import Wire, standard_wire
 
@@ -29,6 +30,7 @@ VERBS = {
     "rm": ("report", "remove"),
     "send": ("sending", "send"),
     "home": ("sending", "home"),
+    "unlock": ("deploylock", "unlock"),
     "survey": ("survey", "survey"),
     "perform": ("perform", "perform"),
     "view": ("view", "view"),
@@ -40,7 +42,8 @@ def handle(verb: str, request: dict[str, Any], wire: Wire) -> dict[str, Any]:
     try:
         module, function = VERBS[verb]
         act = getattr(importlib.import_module("." + module, __package__), function)
-        return {"schema": 1, "ok": act(request, wire)}
+        with deploy_lock(request, wire):
+            return {"schema": 1, "ok": act(request, wire)}
     except Refusal as no:
         return {"schema": 1, "error": {"kind": no.kind, "message": no.message, "hint": no.hint}}
     except Exception as fault:

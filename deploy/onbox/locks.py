@@ -104,13 +104,14 @@ def try_lock(lock: str, why: str = "", who: str = "") -> dict[str, Any] | None:
                 continue
             if not is_dead(owner, age_of(lock)):
                 return owner
-            _remove(lock)
+            remove_lock(lock)
         else:
             write_json(os.path.join(lock, "holder.json"), holder(why, who))
             return None
 
 
-def _remove(lock: str) -> None:
+def remove_lock(lock: str) -> None:
+    """Take a lock away, at once for everybody: it is renamed first."""
     import shutil
     import uuid
 
@@ -147,7 +148,7 @@ def locked(
         yield
     finally:
         stop.set()
-        _remove(lock)
+        remove_lock(lock)
 
 
 def _beat(lock: str, stop: threading.Event) -> None:
