@@ -39,6 +39,37 @@ def bootstrap(desk: Any) -> Any:
     return bootstrap(desk)
 
 
+@verb(
+    data="the data set: a name in gpubox.toml, or a folder (default: run.data)",
+    args='arguments for the program, such as "--steps 2000"',
+    gpus='how many GPUs, "all", or indexes such as "0,2"',
+    device="auto, gpu or cpu",
+    new="start another run even where one could go on",
+    follow="stay and show the run's output",
+)
+def deploy(
+    desk: Any,
+    data: str = "",
+    args: str = "",
+    gpus: str = "",
+    device: str = "",
+    new: bool = False,
+    follow: bool = False,
+) -> Any:
+    """The whole way: look, arm the keeper, upload, image, stage, start, wait for the first step."""
+    from deploy.verbs.deploy import deploy
+
+    return deploy(desk, data, args, gpus, device, new, follow)
+
+
+@verb()
+def demo(desk: Any) -> Any:
+    """The whole way on this machine, in about three minutes: no GPU, SSH or Docker needed."""
+    from deploy.verbs.demo import demo
+
+    return demo(desk)
+
+
 @verb(name="which one: mnist")
 def get(desk: Any, name: str = "mnist") -> Any:
     """Fetch a public data set by name to the laptop, checked by its checksums."""

@@ -8,7 +8,7 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO, NamedTuple, Protocol
 
 from deploy.errors import LinkLost
@@ -119,7 +119,9 @@ class LocalLink:
         pass
 
 
-def finish(stream: Stream, stdin: bytes, on_line: OnLine | None, name: str) -> Done:
+def finish(
+    stream: Stream, stdin: bytes | Iterable[bytes], on_line: OnLine | None, name: str
+) -> Done:
     """Feed a stream, read both its outputs to the end, wait for its exit code."""
     arrived: queue.Queue[tuple[str, bytes]] = queue.Queue()
     threading.Thread(target=_feed, args=(stream.stdin, stdin), daemon=True).start()
@@ -151,10 +153,11 @@ def _until_both_end(
             still_open -= 1
 
 
-def _feed(end: IO[bytes], data: bytes) -> None:
-    with contextlib.suppress(OSError):
-        end.write(data)
-        end.close()
+def _feed(end: IO[bytes], data: bytes | Iterable[bytes]) -> None:
+    """Write it all and close, also where making the next block fails: the box then sees the end."""
+    with contextlib.suppress(OSError), contextlib.closing(end):
+        for block in [data] if isinstance(data, bytes) else data:
+            end.write(block)
 
 
 def _drain(end: IO[bytes], which: str, arrived: queue.Queue[tuple[str, bytes]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import io
 import subprocess
 import tarfile
@@ -16,15 +17,19 @@ LEFT_OUT = {"__pycache__", ".git", ".venv", ".mypy_cache", ".pytest_cache", "nod
 
 
 def packed_program(workload: Path | None, own: Path | None) -> str:
-    """A tar.gz in base64: `workload/` and `user/`; UsageError for a folder that is no program."""
+    """A tar.gz in base64: `workload/` and `user/`, the same bytes for the same files.
+
+    UsageError for a folder that is no program.
+    """
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as archive:
-        if workload:
-            _add(archive, workload, "workload")
-        if own:
-            if not own.is_dir():
-                raise UsageError(f"run.code: {own} is not a folder", "name the program's folder")
-            _add(archive, own, "user")
+    with gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=6, mtime=0) as squeezed:
+        with tarfile.open(fileobj=squeezed, mode="w") as archive:
+            if workload:
+                _add(archive, workload, "workload")
+            if own:
+                if not own.is_dir():
+                    raise UsageError(f"run.code: {own} is no folder", "name the program's folder")
+                _add(archive, own, "user")
     return base64.b64encode(packed.getvalue()).decode()
 
 

@@ -15,6 +15,9 @@ from .wire import Wire, standard_wire
 # pays only for what it needs
 VERBS = {
     "facts": ("facts", "facts"),
+    "prospect": ("prospect", "prospect"),
+    "load_image": ("images", "load_image"),
+    "build_image": ("images", "build_image"),
     "data_state": ("shelf", "state"),
     "manifest": ("shelf", "send_manifest"),
     "receive": ("receive", "receive"),

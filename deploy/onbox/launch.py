@@ -25,8 +25,17 @@ from .waiting import wait_for_first_step
 
 # What a request says about a run, and run.json keeps
 ASKED = (
-    *("id", "command", "data", "image", "commit", "clean", "box", "gpus", "shm_size"),
-    *("stop_grace", "python", "needs", "requirements", "service", "memory", "price_per_hour"),
+    *("id", "command", "data", "image", "commit", "clean", "fingerprint", "box", "gpus"),
+    *(
+        "shm_size",
+        "stop_grace",
+        "python",
+        "needs",
+        "requirements",
+        "service",
+        "memory",
+        "price_per_hour",
+    ),
     *("currency", "provider", "origin"),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -48,6 +49,12 @@ def full_command(rule: RunRule, args: str) -> list[str]:
     if not rule.command:
         raise UsageError("run.command is empty", "name the program in gpubox.toml")
     return command
+
+
+def fingerprint(command: Sequence[str], code: str, requirements: str, env: str) -> str:
+    """The same for two runs of exactly the same program, arguments, packages and variables."""
+    parts = ["\0".join(command), code, requirements, env]
+    return hashlib.sha256("\1".join(parts).encode()).hexdigest()
 
 
 def uses_workload(command: Sequence[str]) -> bool:

@@ -16,6 +16,7 @@ from deploy.errors import KitError, LinkLost, RunFailed, UsageError
 from deploy.plan.config import Box, RunRule
 from deploy.plan.run import (
     check_env,
+    fingerprint,
     full_command,
     launch_request,
     phases_line,
@@ -73,8 +74,17 @@ def launch_run(
     image    an exact image id; the kit's own image on the box if empty
     Returns the box's report {id, outcome, state, progress, …}; RunFailed where it ended badly.
     """
-    request = plan_launch(desk, name, dataset, image, args, gpus, device, run)
+    settings = desk.box(name)
+    settings = replace(settings, device=_device(device)) if device else settings
+    request = plan_launch(desk, name, dataset, image, args, gpus, settings, run)
     request.update(extra or {})
+    return submit(desk, name, box, request, wait)
+
+
+def submit(
+    desk: Desk, name: str, box: Agent, request: dict[str, Any], wait: bool = True
+) -> dict[str, Any]:
+    """Have the box make and start the run of a planned request; the report as of `launch_run`."""
     if desk.dry_run:
         shown = " ".join(request["command"])
         desk.show.say(f"launch {request['id']} on {name}: {shown} ({request['runner']})")
@@ -91,12 +101,14 @@ def plan_launch(
     image: str,
     args: str,
     gpus: str,
-    device: str,
-    run: str,
+    box: Box,
+    run: str = "",
 ) -> dict[str, Any]:
-    """The request, with all that travels: program, compose.yaml, variables."""
-    rule, box = desk.config.run, desk.box(name)
-    box = replace(box, device=_device(device)) if device else box
+    """The request, with all that travels: program, compose.yaml, variables.
+
+    box  the settings, with the device of the command line in it
+    """
+    rule = desk.config.run
     command = full_command(rule, args)
     project = config_path()
     commit, clean = commit_of(project.parent if project else root())
@@ -113,6 +125,8 @@ def plan_launch(
         "requirements": _requirements(box),
         "env": _variables(desk, rule, box),
     }
+    parts = [str(extra[key] or "") for key in ("code", "requirements", "env")]
+    extra["fingerprint"] = fingerprint(command, *parts)
     return launch_request(name, box, rule, command, extra)
 
 
