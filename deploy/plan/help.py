@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 # In the order in which a day with a rented box goes.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Get going": ("deploy", "doctor", "bootstrap", "facts"),
+    "Get going": ("deploy", "demo", "doctor", "bootstrap", "facts"),
     "Data sets": ("get", "upload", "stage", "data"),
     "Runs": ("launch", "status", "logs", "stop", "resume", "rm"),
     "Results": ("fetch", "evaluate", "compare"),

@@ -11,7 +11,6 @@ from deploy.plan.config import Box, Name
 from deploy.plan.deploy import IMAGES, Start, Way, choose_start, choose_way
 from deploy.plan.quantities import show_duration
 from deploy.verbs.desk import Desk
-from deploy.verbs.idle import arm_keeper
 from deploy.verbs.launch import conclude, plan_launch, submit, watched
 from deploy.verbs.ship import ensure_image
 from deploy.verbs.upload import asked_for, upload_set
@@ -52,7 +51,6 @@ def deploy_to(
     )
     for note in found["notes"]:
         desk.show.warn(f"{name}: {note}")
-    keeper = {} if desk.dry_run else arm_keeper(desk, box, settings)
     version, dataset = bring_data(desk, box, data)
     image = bring_image(desk, box, settings, way, found)
     settings_now = replace(settings, runner=way.runner, device=way.device)  # type: ignore[arg-type]
