@@ -313,3 +313,79 @@ def notebook(desk: Any, run: str = "", local: int = 0, browser: bool = True) -> 
     from deploy.verbs.view import notebook
 
     return notebook(desk, run, local, browser)
+
+
+@verb(
+    stop_after='stop the box after so long without a sign of life: "45m", "1h30m", or "off"',
+    remind_after="remind after so long (a third of --stop-after if only that is given)",
+    max_unknown="patience with a sensor that does not answer, while no run is alive",
+    max_hours='lifetime since the start, in hours, or "off"',
+    max_cost='money cap in the box\'s currency, over restarts, or "off"',
+    arm="arm the keeper with the rule of the config (deploy does it by itself)",
+    disarm="end the keeper: nothing stops the box then",
+    reset="forget what fab idle has set; the config's rule holds again",
+    force="arm even where the stop can't be carried out (it then reminds only)",
+    restart="start the keeper anew, with this kit's version of it",
+    try_notice="send a test notice to the terminals and all channels",
+)
+def idle(
+    desk: Any,
+    stop_after: str = "",
+    remind_after: str = "",
+    max_unknown: str = "",
+    max_hours: str = "",
+    max_cost: str = "",
+    arm: bool = False,
+    disarm: bool = False,
+    reset: bool = False,
+    force: bool = False,
+    restart: bool = False,
+    try_notice: bool = False,
+) -> Any:
+    """Show or change when a box that does nothing is stopped."""
+    from deploy.verbs.idle import idle
+
+    limits = {"stop_after": stop_after, "remind_after": remind_after, "max_unknown": max_unknown}
+    caps = {"max_hours": max_hours, "max_cost": max_cost}
+    ways = {"arm": arm, "disarm": disarm, "reset": reset, "force": force, "restart": restart}
+    return idle(desk, {**ways, "try_notice": try_notice}, {**limits, **caps})
+
+
+@verb("time", time='how long: "2h"; words after it say why', why="a word on why", off="end it")
+def hold(desk: Any, time: str = "1h", why: str = "", off: bool = False) -> Any:
+    """Keep a box awake for a while, whatever it does."""
+    from deploy.verbs.hold import hold
+
+    return hold(desk, time, why, off)
+
+
+@verb(yes="don't ask")
+def down(desk: Any, yes: bool = False) -> Any:
+    """Stop a box: its runs are saved first, and it is made sure that it is off."""
+    from deploy.verbs.down import down
+
+    return down(desk, yes)
+
+
+@verb()
+def up(desk: Any) -> Any:
+    """Start a box by its start command, and wait until SSH answers."""
+    from deploy.verbs.up import up
+
+    return up(desk)
+
+
+@verb()
+def cost(desk: Any) -> Any:
+    """Hours and money per box, day and run, with the share that was idle."""
+    from deploy.verbs.cost import cost
+
+    return cost(desk)
+
+
+@verb(every="seconds between two looks", once="look once and end")
+def watch(desk: Any, every: float = 30.0, once: bool = False) -> Any:
+    """Notices on this desktop before a box stops, a snooze, and stops from this side."""
+    from deploy.verbs.watch import watch
+
+    return watch(desk, every, once)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from deploy.errors import ConfigError
 from deploy.plan.config import Config, read_config
@@ -28,11 +29,16 @@ def config_path() -> Path | None:
 
 def load_config() -> Config:
     """The config; the defaults where there is no file. ConfigError names file, path and remedy."""
+    return read_config(load_document())
+
+
+def load_document() -> dict[str, Any]:
+    """gpubox.toml as it is written; empty where there is no file."""
     path = config_path()
     if path is None:
-        return Config()
+        return {}
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as no:
         raise ConfigError(
             f"{path}: {no.strerror}", "set GPUBOX_CONFIG to a file that exists"
@@ -41,7 +47,6 @@ def load_config() -> Config:
         raise ConfigError(
             f"{path}: not TOML: {no}", "see gpubox.toml of the kit for an example"
         ) from no
-    return read_config(document)
 
 
 def root() -> Path:

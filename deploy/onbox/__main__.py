@@ -37,6 +37,17 @@ VERBS = {
     "survey": ("survey", "survey"),
     "perform": ("perform", "perform"),
     "view": ("view", "view"),
+    "arm": ("arming", "arm"),
+    "disarm": ("arming", "disarm"),
+    "idle": ("keeper_status", "idle_status"),
+    "marks": ("marks", "marks"),
+    "hold": ("hold", "hold"),
+    "down": ("down", "down"),
+    "notices": ("down", "try_notices"),
+    "post": ("post", "post"),
+    "cost": ("ledger", "cost"),
+    "notify_ready": ("notify_install", "ready"),
+    "notify_install": ("notify_install", "install"),
 }
 
 
@@ -62,6 +73,10 @@ def handle(verb: str, request: dict[str, Any], wire: Wire) -> dict[str, Any]:
 
 
 def main(argv: list[str]) -> int:
+    if argv[1:] == ["keeper"]:
+        from .keeper import keep
+
+        return keep()
     if len(argv) != 2 or argv[1] not in VERBS:
         sys.stderr.write(
             "usage: python3 onbox.pyz VERB; verbs: {}\n".format(", ".join(sorted(VERBS)))

@@ -21,6 +21,7 @@ from .publish import atomic_file, publish_folder, write_json
 from .queueing import parse_gpus
 from .refusal import Refusal
 from .runs import ID, box_identity, pick_run, read_state, run_folder
+from .starts import refuse_while_stopping
 from .waiting import wait_for_first_step
 
 # What a request says about a run, and run.json keeps
@@ -42,6 +43,7 @@ ASKED = (
 
 def launch(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """Verb: make a run, start it, and (`wait`) come back with its first step or its end."""
+    refuse_while_stopping()
     places = find_places(request)
     with locked(os.path.join(places.home, "launch.lock"), "launch", wait=60):
         run_id = create_run(places, request)
@@ -226,6 +228,7 @@ def resume(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """Verb: start a run again that was stopped, interrupted or failed; it goes on by itself."""
     from .runs import ENDED, change_state, claim, read_run
 
+    refuse_while_stopping()
     places = find_places(request)
     run_id = pick_run(places, request.get("run", ""))
     folder = run_folder(places, run_id)

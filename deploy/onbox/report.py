@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from .facts import disk
+from .keeper_status import idle_status
 from .output import end_of, read_all, tail
 from .places import find_places
 from .refusal import Refusal
@@ -27,6 +28,7 @@ def status(request: dict[str, Any], wire: Any) -> dict[str, Any]:
         run_id = pick_run(places, request["run"])
         found["runs"] = [each for each in runs if each["id"] == run_id]
         found["tail"] = tail(os.path.join(run_folder(places, run_id), "logs"), 20)
+    found["keeper"] = idle_status(request, wire)
     found["disks"] = {name: disk(getattr(places, name)) for name in ("data", "input", "runs")}
     return found
 

@@ -11,6 +11,7 @@ from .leases import cards, taken
 from .places import Places
 from .queueing import parse_gpus, plan_queue
 from .runs import ALIVE, WAITING, list_runs, supervisor_pid
+from .starts import stopping
 from .steps import boot_mark
 
 PAUSES = (0.0, 30.0, 120.0, 600.0, 1800.0)  # seconds before each try that made no new step
@@ -37,6 +38,8 @@ def resume_verdict(state: dict[str, Any], now: float, mark: str) -> tuple[bool, 
 
 def tend(places: Places, now: float | None = None) -> list[dict[str, Any]]:
     """Start what is due; returns {id, why} for each run that was started. Cheap when all is well."""
+    if stopping():
+        return []
     runs = [each for each in list_runs(places) if not each.get("damaged") and each["mine"]]
     started = []
     for each in runs:

@@ -31,6 +31,8 @@ class IdleRule:
     max_cost: float | None = None  # in the box's currency, over restarts; unset: none
     gpu_below: float = 5.0  # per cent of use below which a GPU is idle
     cpu_below: float = 15.0  # per cent of all cores
+    net_below: float = 1.0  # MiB/s in and out, a mean over a poll
+    disk_below: float = 10.0  # MiB/s read and written, a mean over a poll
     notify: tuple[str, ...] = ()  # names of channels in [notify]
     poll: Seconds = Seconds(15)
 
@@ -113,8 +115,10 @@ class Config:
 def read_config(document: Mapping[str, Any]) -> Config:
     """The typed config of a parsed TOML document; ConfigError names the path and what was expected."""
     boxes = document.get("boxes", {})
+    general = _without_off(document.get("idle", {}))
+    if "idle" in document:
+        document = {**document, "idle": general}
     if isinstance(boxes, dict):
-        general = document.get("idle", {})
         document = {**document, "boxes": {k: _with_idle(v, general) for k, v in boxes.items()}}
     return typing.cast(Config, _table(Config, document, ""))
 
@@ -132,8 +136,15 @@ def box_named(config: Config, name: str) -> Box:
 def _with_idle(box: Any, general: Any) -> Any:
     if not isinstance(box, dict) or not isinstance(general, dict):
         return box
-    own = box.get("idle", {})
+    own = _without_off(box.get("idle", {}))
     return {**box, "idle": {**general, **own}} if isinstance(own, dict) else box
+
+
+def _without_off(idle: Any) -> Any:
+    """`stop_after = "off"` means `enabled = false`: no stop for being idle, the caps hold."""
+    if not isinstance(idle, dict) or idle.get("stop_after") != "off":
+        return idle
+    return {**{k: v for k, v in idle.items() if k != "stop_after"}, "enabled": False}
 
 
 def _table(kind: Any, value: Any, path: str) -> Any:

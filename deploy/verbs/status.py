@@ -7,6 +7,7 @@ from typing import Any
 
 from deploy.effects.copies import keep_copy, last_copy
 from deploy.errors import ConnectError, LinkLost
+from deploy.plan.keeper import status_line
 from deploy.plan.quantities import show_duration, show_size, show_time
 from deploy.plan.run import phases_line, progress_line, state_line
 from deploy.verbs.desk import Desk
@@ -45,6 +46,9 @@ def show_status(desk: Desk, name: str, found: dict[str, Any], one: bool) -> None
         desk.show.note("no runs yet")
     free = ", ".join(f"{key} {show_size(disk['free'])}" for key, disk in found["disks"].items())
     desk.show.note(f"free: {free}")
+    if found.get("keeper"):
+        line = status_line(found["keeper"], now)
+        (desk.show.note if found["keeper"]["armed"] else desk.show.warn)(line)
 
 
 def row_of_run(each: dict[str, Any], now: float) -> tuple[str, str, str, str]:
