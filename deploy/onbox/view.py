@@ -20,6 +20,7 @@ from .runs import pick_run, read_run, run_folder
 
 SILENCE = 60.0  # seconds without a byte from the laptop, which sends one every 10
 START_SECONDS = 120.0
+NOTEBOOK = "gpubox/notebook:latest"
 ANNOUNCED = "jupyter"  # under ~/.gpubox: where the keeper looks for notebook servers in use
 
 
@@ -97,6 +98,14 @@ def run_of(places: Places, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def image_of(run: dict[str, Any], request: dict[str, Any]) -> str:
+    """The run's own image, which has TensorBoard; a notebook's is another one, with Jupyter."""
+    from .docker_runner import docker
+
+    if request["kind"] == "notebook" and not request.get("image"):
+        done = docker("image", "inspect", "--format", "{{.Id}}", NOTEBOOK)
+        if done.returncode != 0:
+            raise Refusal("ImageError", f"no image {NOTEBOOK} on this box", "fab build, fab ship")
+        return done.stdout.strip()
     image = request.get("image") or run.get("image") or ""
     if not image:
         raise Refusal("ImageError", "no image on this box yet", "fab deploy, or fab ship")
