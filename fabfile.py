@@ -88,12 +88,12 @@ def forward(desk: Any, port: int = 0, local: int = 0) -> Any:
     return forward(desk, port, local)
 
 
-@verb(command="run this in the terminal instead of a login shell")
-def shell(desk: Any, command: str = "") -> Any:
-    """A terminal on the box."""
+@verb(command="run this in the terminal instead of a shell", run="inside this run (id, or last)")
+def shell(desk: Any, command: str = "", run: str = "") -> Any:
+    """A terminal on the box, or inside a run."""
     from deploy.verbs.shell import shell
 
-    return shell(desk, command)
+    return shell(desk, command, run)
 
 
 @verb(

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shlex
 import signal
 import socket
 import subprocess
@@ -16,7 +17,8 @@ import pytest
 from deploy.effects import tunnel as tunnels
 from deploy.effects.link import LocalLink
 from deploy.effects.tunnel import Tunnel
-from deploy.errors import LinkLost, UsageError
+from deploy.errors import LinkLost, RunFailed, UsageError
+from deploy.verbs.shell import inside_run
 from tests.sshd import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -225,3 +227,22 @@ def test_fab_shell_refuses_a_changed_host_key(sshd):
         text=True,
     )
     assert done.returncode == 10 and "HOST KEY HAS CHANGED" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "runner, state, said",
+    [
+        ("process", "finished", "cd '/da ta/r' && exec /bin/sh -c 'echo $(id)'"),
+        ("docker", "running", 'docker exec -it "$(docker ps -q --filter label=gpubox.run=r1)"'),
+    ],
+)
+def test_a_shell_inside_a_run(runner, state, said):
+    record = {"id": "r1", "folder": "/da ta/r", "run": {"runner": runner}}
+    line = inside_run({**record, "state": {"state": state}}, "echo $(id)")
+    assert said in shlex.split(line)[3]
+
+
+def test_there_is_no_shell_inside_a_container_that_is_gone():
+    record = {"id": "r1", "run": {"runner": "docker"}, "state": {"state": "finished"}}
+    with pytest.raises(RunFailed, match="r1 is finished: it has no container"):
+        inside_run(record, "")
