@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from .activity import active
+from .reach import without_login
 from .refusal import Refusal
 from .survey import lock_holders
 
@@ -65,7 +66,7 @@ def run(argv: list[str], request: dict[str, Any], wire: Any) -> tuple[int, list[
         process.stdin.write(str(request.get("stdin", "")).encode())
         process.stdin.close()
         for raw in process.stdout:
-            line = raw.decode(errors="replace").rstrip()
+            line = without_login(raw.decode(errors="replace").rstrip())
             if line:
                 wire.event(line=line[:200])
                 lines = [*lines[1 - KEPT :], line]

@@ -16,14 +16,17 @@ DEFAULT_INDEX = "from pip._internal.models.index import PyPI; print(PyPI.simple_
 
 
 def sources() -> dict[str, list[str]]:
-    """The box's own settings: `apt` sites and `pip` indexes; empty where there is no such program."""
+    """The box's own settings: `apt` sites and `pip` indexes; empty where there is no such program.
+
+    Without the user and password that an address may hold: these go to screens and logs.
+    """
     pip = [sys.executable, "-m", "pip"]
     index = output(*pip, "config", "get", "global.index-url") or output(
         sys.executable, "-c", DEFAULT_INDEX
     )
     return {
-        "apt": sorted({uri for uri, _ in apt_suites() if uri.startswith("http")}),
-        "pip": [index.strip()] if index else [],
+        "apt": sorted({without_login(uri) for uri, _ in apt_suites() if uri.startswith("http")}),
+        "pip": [without_login(index.strip())] if index else [],
     }
 
 
@@ -31,6 +34,11 @@ def apt_suites() -> list[tuple[str, str]]:
     """(URI, suite) of each apt source: what an update would ask for first, lists or none."""
     printed = output("apt-get", "update", "--print-uris") or ""
     return re.findall(r"^'([^']+?)/(?:dists/)?([^/']+)/InRelease'", printed, re.MULTILINE)
+
+
+def without_login(text: str) -> str:
+    """`https://user:password@host/` as `https://host/`, wherever in a text it stands."""
+    return re.sub(r"(\w://)[^/@\s]+@", r"\1", text)
 
 
 def reachable() -> dict[str, Any]:

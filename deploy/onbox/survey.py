@@ -75,9 +75,11 @@ def candidate(package: str) -> str:
 
 
 def apt_uris() -> list[str]:
-    """The mirrors of the distribution itself: those with an -updates beside a suite."""
-    suites = set(apt_suites())
-    return sorted({uri for uri, suite in suites if (uri, suite + "-updates") in suites})
+    """The mirrors of the distribution itself: those with an -updates beside a suite, else those
+    whose address ends with its name."""
+    suites, name = set(apt_suites()), os_ids()["id"]
+    whole = {uri for uri, suite in suites if (uri, suite + "-updates") in suites}
+    return sorted(whole or {uri for uri, _ in suites if uri.rstrip("/").endswith("/" + name)})
 
 
 def nvidia_runtime() -> bool:

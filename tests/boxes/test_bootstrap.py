@@ -1,12 +1,18 @@
 """fab bootstrap on real bare machines in containers: made ready once, and then left alone."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.box.box import docker
+
 pytestmark = [pytest.mark.engine, pytest.mark.box, pytest.mark.slow]
+ROOT = Path(__file__).resolve().parents[2]
 FAB = [sys.executable, "-m", "fabric"]
 STATE = """
 dpkg-query -W; id dev; ls -ld /data /input 2>&1
@@ -27,7 +33,27 @@ def state(box):
     return box.run("sh", "-c", STATE).stdout
 
 
-def test_a_bare_box_is_made_ready_and_a_second_time_nothing_changes(boxes):
+@pytest.fixture(params=["Debian 13", "Debian 12"])
+def system(request, engine, monkeypatch):
+    """The distribution that `boxes` then start with."""
+    if request.param == "Debian 12":
+        if shutil.which("mmdebstrap") is None:
+            pytest.skip("mmdebstrap makes the Debian 12 image (apt-get install mmdebstrap)")
+        monkeypatch.setattr("tests.box.box.box_image", bookworm_image)
+
+
+def bookworm_image(kind):
+    """The image of a kind on Debian 12; its base takes two minutes, once."""
+    base, tag = "gpubox-box-base:bookworm", f"gpubox-box-bookworm:{kind}"
+    if docker("image", "inspect", base, check=False).returncode != 0:
+        env = {**os.environ, "GPUBOX_SUITE": "bookworm"}
+        subprocess.run([ROOT / "images/base", base], env=env, check=True, capture_output=True)
+    words = ["--quiet", "--target", kind, "--tag", tag, "--build-arg", f"BASE={base}"]
+    docker("build", *words, "--secret", "id=ca,src=/dev/null", str(ROOT / "tests/box"))
+    return tag
+
+
+def test_a_bare_box_is_made_ready_and_a_second_time_nothing_changes(system, boxes):
     box = boxes.start("bare", user="dev", disks=False)
     box.run("touch", "/root/before")
     before = state(box)

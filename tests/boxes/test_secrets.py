@@ -1,0 +1,228 @@
+"""A sentinel in every place that takes a secret, every verb run: it must turn up nowhere else."""
+
+import json
+import os
+import pty
+import re
+import secrets
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+FAB = [sys.executable, "-m", "fabric"]
+PROGRAM = """\
+import hashlib, json, os, signal, sys, time
+out = os.environ["GPUBOX_OUTPUT"]
+def put(name, value):
+    with open(os.path.join(out, name + ".new"), "w") as file:
+        json.dump(value, file)
+    os.replace(os.path.join(out, name + ".new"), os.path.join(out, name))
+step = 0
+def end(number, frame):
+    sys.exit(75)
+signal.signal(signal.SIGTERM, end)
+digest = hashlib.sha256(os.environ["API_KEY"].encode()).hexdigest()
+while "--fail" not in sys.argv or step < 3:
+    step += 1
+    put("progress.json", {"schema": 1, "step": step, "steps": 1000, "key": digest})
+    time.sleep(0.1)
+raise SystemExit("the program failed")
+"""
+
+
+class Watch:
+    """Looks at the argv and environment of every process, again and again, for a sentinel."""
+
+    def __init__(self, sentinel):
+        self.sentinel = sentinel.encode()
+        self.found, self.looks = [], 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look_for_ever)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._end.set()
+        self._thread.join()
+
+    def _look_for_ever(self):
+        while not self._end.wait(0.01):
+            self.looks += 1
+            for folder in Path("/proc").glob("[0-9]*"):
+                self._look_at(folder)
+
+    def _look_at(self, folder):
+        try:
+            argv, environ = ((folder / name).read_bytes() for name in ("cmdline", "environ"))
+        except OSError:
+            return
+        the_program = b"GPUBOX_RUN=" in environ  # it is what the secret is for
+        if self.sentinel in argv or (self.sentinel in environ and not the_program):
+            self.found.append(argv.replace(b"\0", b" ").decode(errors="replace"))
+
+
+def files_with(sentinel, *folders):
+    """{path: mode} of every file below the folders whose content or name has the sentinel."""
+    found = {}
+    for folder in folders:
+        for path in folder.rglob("*"):
+            named = sentinel in str(path.relative_to(folder))
+            if named or (path.is_file() and sentinel.encode() in path.read_bytes()):
+                found[path] = path.stat().st_mode & 0o777
+    return found
+
+
+@pytest.fixture
+def sentinel():
+    return "SENTINEL" + secrets.token_hex(12)
+
+
+@pytest.fixture
+def laptop(tmp_path, sentinel, own_home):
+    """A project with an env file, a program, a data set, and a package index that needs a login."""
+    (tmp_path / "code").mkdir(), (tmp_path / "set").mkdir()
+    (tmp_path / "code" / "train.py").write_text(PROGRAM)
+    (tmp_path / "set" / "a.txt").write_text("data")
+    (tmp_path / "secret.env").write_text(f"API_KEY={sentinel}\n")
+    (tmp_path / "secret.env").chmod(0o600)
+    return tmp_path
+
+
+def settings(server, laptop, runner):
+    text = server.boxes.toml.read_text()
+    run = f"""
+[data.set]
+path = "{laptop}/set"
+[run]
+data = "set"
+command = ["python", "train.py"]
+code = "{laptop}/code"
+env_file = "{laptop}/secret.env"
+"""
+    box = f'runner = "{runner}"\ndevice = "cpu"\npython = "{sys.executable}"\n[boxes.box.idle]\nenabled = false\n'
+    server.boxes.toml.write_text(text + box + run)
+
+
+def pip_settings(home, sentinel):
+    (home / ".config" / "pip").mkdir(parents=True, exist_ok=True)
+    text = f"[global]\nindex-url = http://user:{sentinel}@127.0.0.1:9/simple\n"
+    (home / ".config" / "pip" / "pip.conf").write_text(text)
+
+
+class Laptop:
+    """Runs verbs and keeps all that they say."""
+
+    def __init__(self, folder):
+        self.folder, self.said = folder, []
+
+    def fab(self, *words, code=None):
+        done = subprocess.run(
+            [*FAB, *words, "--host", "box", "--debug"],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env={**os.environ, "PYTHONPATH": "."},
+        )
+        self.said += [f"$ fab {' '.join(words)}", done.stdout, done.stderr]
+        assert code is None or done.returncode == code, "\n".join(self.said[-3:])
+        return done
+
+    def run_of(self, done):
+        return re.search(r"\d{8}-\d{4}-[\w-]+", done.stdout + done.stderr)[0]
+
+
+def every_verb(laptop, out):
+    """The life of two runs, one of which fails, with everything that can be asked about them."""
+    laptop.fab("facts", code=0)
+    laptop.fab("doctor", "--json")
+    laptop.fab("bootstrap", "--dry-run")
+    laptop.fab("upload", "set", code=0)
+    laptop.fab("stage", "set", code=0)
+    run = laptop.run_of(laptop.fab("launch", code=0))
+    for words in (
+        ["status"],
+        ["status", "--json"],
+        ["status", "--run", run],
+        ["logs", "--run", run],
+    ):
+        laptop.fab(*words, code=0)
+    laptop.fab("stop", "--run", run, code=0)
+    laptop.fab("resume", "--run", run, code=0)
+    laptop.fab("stop", "--run", run, code=0)
+    failed = laptop.run_of(laptop.fab("launch", "--args=--fail"))
+    for _ in range(100):
+        if "failed" in laptop.fab("status", "--run", failed, "--json").stdout:
+            break
+        time.sleep(0.2)
+    laptop.fab("logs", "--run", failed)
+    laptop.fab("fetch", "--run", run, "--out", str(out))
+    laptop.fab("export", "--to", "kubernetes", "--image", "registry.example/image:1")
+    return run, failed
+
+
+@pytest.mark.sshd
+@pytest.mark.slow
+def test_a_runs_secret_and_an_index_password_stay_where_they_belong(
+    sshd, laptop, sentinel, own_home
+):
+    server = sshd()
+    settings(server, laptop, "process")
+    pip_settings(server.home, sentinel)
+    with Watch(sentinel) as watch:
+        hands = Laptop(laptop)
+        run, failed = every_verb(hands, laptop / "fetched")
+    assert watch.looks > 20 and not watch.found
+    assert sentinel not in "\n".join(hands.said)
+    progress = json.loads((server.data / "runs" / run / "output/progress.json").read_text())
+    assert progress["key"]  # the program did get it
+    own = {laptop / "secret.env", server.home / ".config/pip/pip.conf"}
+    runs = {server.data / "runs" / each / "env" for each in (run, failed)}
+    found = files_with(sentinel, laptop, server.folder, own_home)
+    assert set(found) == own | runs
+    assert {found[path] for path in runs} == {0o600}
+
+
+@pytest.mark.sshd
+def test_a_typed_passphrase_is_in_no_argv_and_nowhere_on_disk(sshd, sentinel, own_home):
+    server = sshd()
+    command = [
+        "ssh-keygen",
+        "-q",
+        "-p",
+        "-P",
+        "",
+        "-N",
+        sentinel,
+        "-f",
+        str(server.folder / "user"),
+    ]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    with Watch(sentinel) as watch:
+        said, status = type_at_a_terminal([*FAB, "facts", "--host", "box", "--debug"], sentinel)
+    assert os.waitstatus_to_exitcode(status) == 0, said
+    assert watch.looks > 5 and not watch.found
+    assert sentinel not in said
+    assert not files_with(sentinel, server.folder, own_home)
+
+
+def type_at_a_terminal(command, secret):
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execvp(command[0], command)
+    said = b""
+    while b"Passphrase" not in said:
+        said += os.read(terminal, 4096)
+    time.sleep(0.3)  # getpass switches the echo off only after it has asked
+    os.write(terminal, secret.encode() + b"\n")
+    try:
+        while more := os.read(terminal, 4096):
+            said += more
+    except OSError:
+        pass  # how Linux tells that the other end is closed
+    return said.decode(), os.waitpid(child, 0)[1]
