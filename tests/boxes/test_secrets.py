@@ -1,10 +1,12 @@
 """A sentinel in every place that takes a secret, every verb run: it must turn up nowhere else."""
 
+import hashlib
 import json
 import os
 import pty
 import re
 import secrets
+import shutil
 import subprocess
 import sys
 import threading
@@ -78,6 +80,20 @@ def files_with(sentinel, *folders):
     return found
 
 
+def test_the_watch_sees_arguments_and_environments(sentinel):
+    for words, extra in (
+        (["sh", "-c", "sleep 9", sentinel], {}),
+        (["sleep", "9"], {"KEY": sentinel}),
+    ):
+        with Watch(sentinel) as watch:
+            child = subprocess.Popen(words, env={**os.environ, **extra}, stderr=subprocess.PIPE)
+            deadline = time.monotonic() + 10
+            while not watch.found and time.monotonic() < deadline and child.poll() is None:
+                time.sleep(0.01)
+            child.kill(), child.communicate()
+        assert watch.found
+
+
 @pytest.fixture
 def sentinel():
     return "SENTINEL" + secrets.token_hex(12)
@@ -105,7 +121,7 @@ command = ["python", "train.py"]
 code = "{laptop}/code"
 env_file = "{laptop}/secret.env"
 """
-    box = f'runner = "{runner}"\ndevice = "cpu"\npython = "{sys.executable}"\n[boxes.box.idle]\nenabled = false\n'
+    box = runner + 'device = "cpu"\n[boxes.box.idle]\nenabled = false\n'
     server.boxes.toml.write_text(text + box + run)
 
 
@@ -137,14 +153,37 @@ class Laptop:
         return re.search(r"\d{8}-\d{4}-[\w-]+", done.stdout + done.stderr)[0]
 
 
+def engine_says(run):
+    """All that the engine tells of a run's containers and their images; "" where there are none."""
+    if shutil.which("docker") is None:
+        return ""
+    words = ["docker", "ps", "--all", "--quiet", "--filter", f"label=gpubox.run={run}"]
+    containers = subprocess.run(words, capture_output=True, text=True).stdout.split()
+    told = []
+    for container in containers:
+        told += [output("docker", "inspect", container), output("docker", "logs", container)]
+        image = json.loads(told[0])[0]["Image"]
+        told += [
+            output("docker", "history", "--no-trunc", image),
+            output("docker", "inspect", image),
+        ]
+    return "\n".join(told)
+
+
+def output(*command):
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
+
+
 def every_verb(laptop, out):
     """The life of two runs, one of which fails, with everything that can be asked about them."""
     laptop.fab("facts", code=0)
-    laptop.fab("doctor", "--json")
-    laptop.fab("bootstrap", "--dry-run")
+    laptop.fab("doctor", "--json", code=0)
+    laptop.fab("bootstrap", "--dry-run", code=0)
     laptop.fab("upload", "set", code=0)
     laptop.fab("stage", "set", code=0)
     run = laptop.run_of(laptop.fab("launch", code=0))
+    laptop.said += [engine_says(run)]
     for words in (
         ["status"],
         ["status", "--json"],
@@ -160,19 +199,28 @@ def every_verb(laptop, out):
         if "failed" in laptop.fab("status", "--run", failed, "--json").stdout:
             break
         time.sleep(0.2)
-    laptop.fab("logs", "--run", failed)
-    laptop.fab("fetch", "--run", run, "--out", str(out))
-    laptop.fab("export", "--to", "kubernetes", "--image", "registry.example/image:1")
+    laptop.fab("logs", "--run", failed, code=0)
+    laptop.fab("fetch", "--run", run, "--logs-only", "--to", str(out), code=0)
+    laptop.fab("export", "--to", "kubernetes", "--image", "example/image:1", code=0)
     return run, failed
+
+
+@pytest.fixture(params=["process", pytest.param("docker", marks=pytest.mark.engine)])
+def runner(request):
+    """Lines for the box's table: how it starts runs."""
+    if request.param == "docker":
+        request.getfixturevalue("cpu_image")
+        return 'runner = "docker"\n'
+    return f'runner = "process"\npython = "{sys.executable}"\n'
 
 
 @pytest.mark.sshd
 @pytest.mark.slow
 def test_a_runs_secret_and_an_index_password_stay_where_they_belong(
-    sshd, laptop, sentinel, own_home
+    sshd, laptop, runner, sentinel, own_home
 ):
     server = sshd()
-    settings(server, laptop, "process")
+    settings(server, laptop, runner)
     pip_settings(server.home, sentinel)
     with Watch(sentinel) as watch:
         hands = Laptop(laptop)
@@ -180,7 +228,8 @@ def test_a_runs_secret_and_an_index_password_stay_where_they_belong(
     assert watch.looks > 20 and not watch.found
     assert sentinel not in "\n".join(hands.said)
     progress = json.loads((server.data / "runs" / run / "output/progress.json").read_text())
-    assert progress["key"]  # the program did get it
+    assert progress["key"] == hashlib.sha256(sentinel.encode()).hexdigest()  # it did get it
+    assert ('"Mounts"' in "\n".join(hands.said)) == ("docker" in runner)
     own = {laptop / "secret.env", server.home / ".config/pip/pip.conf"}
     runs = {server.data / "runs" / each / "env" for each in (run, failed)}
     found = files_with(sentinel, laptop, server.folder, own_home)
