@@ -1,128 +1,204 @@
-"""Stages a plain folder that someone else put on /data: no manifest, many readers, shuffled order."""
+"""Stages a plain folder that someone else put on /data: no manifest, many readers.
+
+A network disk pays a round trip for each look at a file, and queues them within one folder. So
+sizes are learnt from files as they are opened; a walk that looks at each comes only where there
+is a staged copy to compare with.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import random
 import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Iterator
+from functools import partial
+from typing import Any, Callable, Iterable
 
 from .activity import active
 from .manifest import FILE, FOLDER, LINK, Entry, key_of, link_stays_inside
 from .places import Places
-from .plain import SMALL_READERS, Plain, copy_plain
+from .plain import BATCH, SMALL, SMALL_READERS, Plain, copy_plain
 from .progress import Progress
-from .publish import publish_folder
+from .reading import spread
 from .receive import out_of_room
 from .refusal import Refusal
 from .room import block_size, make_room
+from .settled import is_settled, publish, set_aside
 from .shelf import Shelf
 from .staged import Staged, alone, find_staged, point_to
+from .unpack import write_verified
 
 Tell = Callable[..., None]
+SAMPLE = 256  # files whose sizes stand for all, where the room is checked before the copy
 
 
 def stage_foreign(places: Places, shelf: Shelf, tell: Tell) -> dict[str, Any]:
     """As `stage_set` answers; the version is a checksum over paths, sizes and times."""
     began = time.monotonic()
     tell(note=f"{shelf.root} has no manifest: it is copied as it is, checked by size only")
-    entries = walk(shelf.root)
-    files = [each for each in entries if each.type == FILE]
-    if not files:
-        raise Refusal("DataError", f"{shelf.root} holds no files", "upload a data set: fab upload")
-    staged = find_staged(places, shelf.name, fingerprint(entries))
-    already = os.path.isdir(staged.path)
-    if not already:
-        with active("stage " + shelf.name), alone(places, shelf.name, tell):
-            if not os.path.isdir(staged.path):
-                _copy(places, shelf, staged, entries, tell)
+    with active("stage " + shelf.name), alone(places, shelf.name, tell):
+        names = walk(shelf.root)
+        if not any(kind == FILE for _, kind in names):
+            raise Refusal("DataError", f"{shelf.root} holds no files", "fab upload brings some")
+        staged, entries = find_copy(places, shelf, names)
+        already = bool(entries)
+        if not already:
+            staged, entries = _copy(places, shelf, names, tell)
     point_to(staged)
     return {
         "path": staged.path,
         "link": staged.link,
         "version": staged.version,
-        "files": len(files),
-        "bytes": sum(each.size for each in files),
+        "files": sum(each.type == FILE for each in entries),
+        "bytes": sum(each.size for each in entries),
         "already": already,
         "seconds": round(time.monotonic() - began, 3),
     }
 
 
-def walk(root: str) -> list[Entry]:
-    """Everything below `root` in the order of a manifest; folders are read by many readers."""
-    found: list[Entry] = []
+def walk(root: str) -> list[tuple[str, str]]:
+    """Paths and types of all below `root`; sockets, fifos and devices are nothing to train on."""
+    found: list[tuple[str, str]] = []
     with ThreadPoolExecutor(SMALL_READERS) as pool:
         level = [""]
         while level:
-            read = [
-                each
-                for part in pool.map(lambda rel: list_folder(root, rel), level)
-                for each in part
-            ]
+            read = [each for part in pool.map(partial(_list, root), level) for each in part]
             found += read
-            level = [each.path + "/" for each in read if each.type == FOLDER]
-    return sorted(found, key=key_of)
+            level = [path + "/" for path, kind in read if kind == FOLDER]
+    return found
 
 
-def list_folder(root: str, prefix: str) -> list[Entry]:
+def _list(root: str, prefix: str) -> list[tuple[str, str]]:
+    found = []
     with os.scandir(os.path.join(root, prefix)) as entries:
-        return [entry for each in entries for entry in _entry(prefix + each.name, each)]
+        for each in entries:
+            if each.is_symlink():
+                found.append((prefix + each.name, LINK))
+            elif each.is_dir(follow_symlinks=False):
+                found.append((prefix + each.name, FOLDER))
+            elif each.is_file(follow_symlinks=False):
+                found.append((prefix + each.name, FILE))
+    return found
 
 
-def _entry(path: str, found: os.DirEntry[str]) -> Iterator[Entry]:
-    status = found.stat(follow_symlinks=False)
-    mode = stat.S_IMODE(status.st_mode) & 0o777
+def look_at(root: str, path: str) -> Entry:
+    full = os.path.join(root, path)
+    return _entry(path, full, os.lstat(full))
+
+
+def _entry(path: str, full: str, status: os.stat_result) -> Entry:
+    mode = status.st_mode & 0o777
     if stat.S_ISDIR(status.st_mode):
-        yield Entry(path, FOLDER, mode)
-    elif stat.S_ISREG(status.st_mode):
-        yield Entry(path, FILE, mode, status.st_size, status.st_mtime_ns)
-    elif stat.S_ISLNK(status.st_mode):
-        target = os.readlink(found.path)
+        return Entry(path, FOLDER, mode)
+    if stat.S_ISLNK(status.st_mode):
+        target = os.readlink(full)
         if not link_stays_inside(path, target):
-            raise Refusal("DataError", f"{found.path} is a link out of the set", "remove it")
-        yield Entry(path, LINK, 0o777, len(target), target=target)
-    # a socket, a fifo or a device is nothing to train on
+            raise Refusal("DataError", f"{full} is a link out of the set", "remove it")
+        return Entry(path, LINK, 0o777, len(target), target=target)
+    return Entry(path, FILE, mode, status.st_size, status.st_mtime_ns)
 
 
-def fingerprint(entries: list[Entry]) -> str:
+def in_parallel(work: Callable[[str], Entry], paths: Iterable[str]) -> list[Entry]:
+    """`work` on every path by many readers, in batches."""
+    ordered = spread(paths)
+    batches = [ordered[at : at + BATCH] for at in range(0, len(ordered), BATCH)]
+    with ThreadPoolExecutor(SMALL_READERS) as pool:
+        done = pool.map(lambda batch: [work(path) for path in batch], batches)
+        return [entry for batch in done for entry in batch]
+
+
+def find_copy(
+    places: Places, shelf: Shelf, names: list[tuple[str, str]]
+) -> tuple[Staged, list[Entry]]:
+    """The staged copy of the folder as it is now, and its entries; no entries where there is none."""
+    none = find_staged(places, shelf.name, "copying")
+    folder = os.path.dirname(none.path)
+    if not any(name.startswith(shelf.name + "@") for name in os.listdir(folder)):
+        return none, []
+    entries = in_parallel(partial(look_at, shelf.root), (path for path, _ in names))
+    staged = find_staged(places, shelf.name, fingerprint(entries))
+    if os.path.isdir(staged.path) and not is_settled(staged):
+        set_aside(staged)  # there are no checksums to verify it by
+    return staged, entries if os.path.isdir(staged.path) else []
+
+
+def fingerprint(entries: Iterable[Entry]) -> str:
     digest = hashlib.sha256()
-    for each in entries:
+    for each in sorted(entries, key=key_of):
         line = f"{each.path}\0{each.type}\0{each.size}\0{each.mtime}\0{each.target}\n"
         digest.update(line.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 
-def _copy(places: Places, shelf: Shelf, staged: Staged, entries: list[Entry], tell: Tell) -> None:
-    block = block_size(places.input)
-    size = sum(-(-each.size // block) * block for each in entries)
-    make_room(places, staged, size, len(entries), tell)
-    os.makedirs(staged.part, mode=0o700, exist_ok=True)
-    told = Progress(sum(each.size for each in entries), tell)
-    wanted: list[Plain] = []
-    for each in entries:
-        target = os.path.join(staged.part, each.path)
-        if each.type == FOLDER:
-            os.makedirs(target, mode=each.mode | 0o700, exist_ok=True)
-        elif os.path.lexists(target) and _same(target, each):
-            told.add(each)
-        else:
-            _drop(target)
-            if each.type == LINK:
-                os.symlink(each.target, target)
-            else:
-                wanted.append(Plain(each, (os.path.join(shelf.root, each.path),)))
+def _copy(
+    places: Places, shelf: Shelf, names: list[tuple[str, str]], tell: Tell
+) -> tuple[Staged, list[Entry]]:
+    """Copy all into a part whose version is known only at the end."""
+    making = find_staged(places, shelf.name, "copying")
+    root, part = shelf.root, making.part
+    files = [path for path, kind in names if kind == FILE]
+    expected = expected_room(root, files, block_size(places.input))
+    make_room(places, making, expected, len(names), tell)
+    told = Progress(expected, tell)
+    folders = sorted(path for path, kind in names if kind == FOLDER)
+    links = [look_at(root, path) for path, kind in names if kind == LINK]
     try:
-        copy_plain(wanted, staged.part, lambda done: told.add(done.entry))
-        publish_folder(staged.part, staged.path)
+        for path in ["", *folders]:
+            os.makedirs(os.path.join(part, path), mode=0o700, exist_ok=True)
+        for each in links:
+            _drop(os.path.join(part, each.path))
+            os.symlink(each.target, os.path.join(part, each.path))
+        entries = in_parallel(partial(_take, root, part, told), files)
+        large = [each for each in entries if each.size > SMALL and not _same(part, each)]
+        for each in large:
+            _drop(os.path.join(part, each.path))
+        plain = [Plain(each, (os.path.join(root, each.path),)) for each in large]
+        copy_plain(plain, part, lambda done: told.add(done.entry))
+        entries += links + in_parallel(partial(look_at, root), folders)
+        staged = find_staged(places, shelf.name, fingerprint(entries))._replace(part=part)
+        publish(staged)
     except OSError as no:
         raise out_of_room(no, places.input) from no
+    return staged, entries
 
 
-def _same(path: str, entry: Entry) -> bool:
+def expected_room(root: str, files: list[str], block: int) -> int:
+    """Bytes that the files will take: of all where they are few, else by a sample of them."""
+    chosen = random.Random(0).sample(files, min(SAMPLE, len(files)))
+    sizes = [each.size for each in in_parallel(partial(look_at, root), chosen)]
+    taken = sum(-(-size // block) * block for size in sizes)
+    return taken * len(files) // max(1, len(chosen))
+
+
+def _take(root: str, part: str, told: Progress, path: str) -> Entry:
+    """Copy one file if it is small; learn its size in any case."""
+    source, target = os.path.join(root, path), os.path.join(part, path)
+    fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        entry = _entry(path, source, os.fstat(fd))
+        if entry.size > SMALL or _same(part, entry):
+            return entry
+        data = os.read(fd, entry.size + 1)
+        while len(data) < entry.size and (more := os.read(fd, entry.size - len(data))):
+            data += more
+    finally:
+        os.close(fd)
+    if len(data) != entry.size:
+        raise Refusal("DataError", f"{source} changed while it was staged", "stage it again")
+    _drop(target)
+    write_verified(target, data, entry, source)
+    told.add(entry)
+    return entry
+
+
+def _same(part: str, entry: Entry) -> bool:
     """A whole file of an earlier attempt: its time is set after its last byte was written."""
-    status = os.lstat(path)
+    try:
+        status = os.lstat(os.path.join(part, entry.path))
+    except OSError:
+        return False
     return (status.st_size, status.st_mtime_ns) == (entry.size, entry.mtime)
 
 

@@ -1,22 +1,22 @@
-"""Copies plain files in parallel: small ones by many readers in shuffled order, large ones by ranges."""
+"""Copies plain files in parallel: small ones by many readers, large ones by ranges."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import os
-import random
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Callable, Iterable, Iterator, NamedTuple
 
 from .manifest import Entry
-from .reading import CHUNK, Range, read_ahead
+from .reading import CHUNK, Range, read_ahead, spread
 from .refusal import Refusal
 from .unpack import WRITE, damaged, write_all, write_verified
 
 SMALL = 1 << 20  # bytes: up to here a file is read at once, by one of
 SMALL_READERS = 128
+BATCH = 8  # small files that one reader takes at a time
 LARGE_READERS = 24  # ranges of CHUNK bytes: 96 MiB at most
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
@@ -33,21 +33,20 @@ Done = Callable[[Plain], None]
 
 
 def copy_plain(files: Iterable[Plain], root: str, done: Done, link: bool = False) -> None:
-    """Copy (or hard-link, on one file system) below `root`, whose folders are there.
-
-    Shuffled, because a network disk serves many folders at once but queues within one.
-    """
+    """Copy (or hard-link, on one file system) below `root`, whose folders are there."""
     small: list[Plain] = []
     large: list[Plain] = []
     for each in files:
         (small if each.entry.size <= SMALL else large).append(each)
-    random.Random(0).shuffle(small)
+    by_path = {each.entry.path: each for each in small}
+    small = [by_path[path] for path in spread(by_path)]
+    batches = (small[at : at + BATCH] for at in range(0, len(small), BATCH))
     with ThreadPoolExecutor(SMALL_READERS) as pool:
-        pending: deque[tuple[Plain, Future[None]]] = deque()
+        pending: deque[tuple[list[Plain], Future[None]]] = deque()
         try:
-            for each in small:
-                pending.append((each, pool.submit(_copy_small, each, root, link)))
-                if len(pending) > 4 * SMALL_READERS:
+            for batch in batches:
+                pending.append((batch, pool.submit(_copy_batch, batch, root, link)))
+                if len(pending) > 2 * SMALL_READERS:
                     _settle(pending, done)
             while pending:
                 _settle(pending, done)
@@ -58,10 +57,16 @@ def copy_plain(files: Iterable[Plain], root: str, done: Done, link: bool = False
     _copy_large(list(zip(large, chosen)), root, done, link)
 
 
-def _settle(pending: deque[tuple[Plain, Future[None]]], done: Done) -> None:
-    each, future = pending.popleft()
+def _settle(pending: deque[tuple[list[Plain], Future[None]]], done: Done) -> None:
+    batch, future = pending.popleft()
     future.result()
-    done(each)
+    for each in batch:
+        done(each)
+
+
+def _copy_batch(batch: list[Plain], root: str, link: bool) -> None:
+    for each in batch:
+        _copy_small(each, root, link)
 
 
 def _copy_small(each: Plain, root: str, link: bool) -> None:

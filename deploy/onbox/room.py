@@ -101,6 +101,6 @@ def remove(places: Places, path: str) -> None:
     trash = f"{path}.gone-{os.getpid()}"
     os.rename(path, trash)
     shutil.rmtree(trash, ignore_errors=True)
-    for end in (".used", ".journal", ".members"):
+    for end in (".used", ".journal", ".members", ".boot", ".synced"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path + end)

@@ -16,11 +16,11 @@ from .manifest import ARCHIVE, FOLDER, LINK, Entry
 from .places import Places, find_places
 from .plain import SMALL, Plain, copy_plain
 from .progress import Progress
-from .publish import publish_folder
 from .receive import out_of_room
 from .room import block_size, make_room
+from .settled import is_settled, note_boot, publish, set_aside
 from .shelf import Shelf, current, find_shelf, find_version, open_manifest
-from .staged import Journal, Staged, alone, find_staged, is_whole, point_to, verify
+from .staged import Journal, Staged, alone, damage, find_staged, is_whole, point_to
 from .unpack import Pack, damaged, write_packs
 
 Tell = Callable[..., None]
@@ -57,7 +57,7 @@ def stage_set(
         return stage_foreign(places, shelf, tell)
     finish_upload(shelf)
     staged = find_staged(places, name, find_version(shelf, version))
-    already = os.path.isdir(staged.path) and not (again and not verify(shelf, staged, tell))
+    already = os.path.isdir(staged.path) and still_whole(shelf, staged, again, tell)
     if not already:
         with active("stage " + name), alone(places, name, tell):
             already = os.path.isdir(staged.path)
@@ -75,6 +75,23 @@ def stage_set(
         "already": already,
         "seconds": round(time.monotonic() - began, 3),
     }
+
+
+def still_whole(shelf: Shelf, staged: Staged, again: bool, tell: Tell) -> bool:
+    """Believed, or read again and found right; a damaged copy is set aside."""
+    settled = is_settled(staged)
+    if settled and not again:
+        return True
+    if not settled:
+        tell(note="the box has booted since this was staged: verifying it")
+    wrong = damage(shelf, staged)
+    if not wrong:
+        if not settled:
+            note_boot(staged)
+        return True
+    tell(note=f"{len(wrong)} staged files are damaged, such as {wrong[0]!r}: staging anew")
+    set_aside(staged)
+    return False
 
 
 def finish_upload(shelf: Shelf) -> None:
@@ -99,7 +116,7 @@ class Staging:
         make_room(self.places, self.staged, work.blocks - have, work.inodes, self.tell)
         try:
             self._write(work)
-            publish_folder(self.staged.part, self.staged.path)
+            publish(self.staged)
         except OSError as no:
             raise out_of_room(no, self.places.input) from no
         self.journal.remove()

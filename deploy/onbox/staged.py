@@ -72,19 +72,14 @@ def is_whole(path: str, entry: Entry) -> bool:
         return False
 
 
-def verify(shelf: Shelf, staged: Staged, tell: Callable[..., None]) -> bool:
-    """Read a staged copy again; a damaged one is set aside, so that it is staged anew."""
+def damage(shelf: Shelf, staged: Staged) -> list[str]:
+    """Paths of a staged copy that are not what they should be, by reading all of it."""
     with open_manifest(shelf, staged.version) as (_, entries):
         wrong = [each.path for each in entries if not _stands(staged.path, each)]
     with contextlib.suppress(FileNotFoundError), open(staged.members, encoding="ascii") as lines:
         members = (entry_of(line) for line in lines)
         wrong += [each.path for each in members if not _stands(staged.path, each)]
-    if not wrong:
-        return True
-    tell(note=f"{len(wrong)} staged files are damaged, such as {wrong[0]!r}: staging anew")
-    aside = f"{staged.path}.damaged-{os.getpid()}"
-    os.rename(staged.path, aside)
-    return False
+    return wrong
 
 
 def _stands(root: str, entry: Entry) -> bool:

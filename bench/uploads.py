@@ -1,0 +1,215 @@
+"""Uploads over loopback and over the slow line: ours, rsync, tar, scp, Fabric's put."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.grounds import ROOT, Ground, ground, make_set, python
+
+Note = Callable[..., None]
+FEW = 100  # files for the tools that take a third of a second for each on the slow line
+PUT = """
+import sys, os
+from fabric import Connection, Config
+from fabric.config import SSHConfig
+box = Connection("box", config=Config(ssh_config=SSHConfig.from_path(sys.argv[1])))
+for where, folders, files in os.walk(sys.argv[2]):
+    target = sys.argv[3] + "/" + os.path.relpath(where, sys.argv[2])
+    box.run("mkdir -p " + target, hide=True)
+    for name in files:
+        box.put(where + "/" + name, target + "/" + name)
+"""
+
+
+def ours(at: Ground, source: Path, data: Path | None = None) -> float:
+    """`fab upload`, everything included: start of Python, connection, verification, sync."""
+    data = data or at.fresh("data")
+    env = at.config(data, data)
+    return at.run(fab(), "upload", str(source), "--name", "set", **env)
+
+
+def fab() -> str:
+    return str(Path(python()).parent / "fab")
+
+
+def rsync(at: Ground, source: Path) -> float:
+    ssh = shlex.join(["ssh", *at.ssh_options()])
+    return at.run("rsync", "-a", "-e", ssh, f"{source}/", f"box:{at.fresh('rsync')}/")
+
+
+def tar(at: Ground, source: Path) -> float:
+    ssh, target = shlex.join(["ssh", *at.ssh_options(), "box"]), at.fresh("tar")
+    script = f"tar -C {source} -cf - . | {ssh} tar -C {target} -xf -"
+    return at.run("sh", "-c", script)
+
+
+def scp(at: Ground, source: Path) -> float:
+    return at.run("scp", "-q", "-r", *at.ssh_options(), str(source), f"box:{at.fresh('scp')}/")
+
+
+def put(at: Ground, source: Path) -> float:
+    config = str(at.folder / "ssh_config")
+    return at.run(python(), "-c", PUT, config, str(source), str(at.fresh("put")))
+
+
+def uploads(quick: bool, note: Note) -> None:
+    small = 20_000 if quick else 100_000
+    with ground(slow=False) as at:
+        on_loopback(at, quick, small, note)
+    with ground(slow=True) as at:
+        on_the_slow_line(at, quick, small, note)
+
+
+def on_loopback(at: Ground, quick: bool, small: int, note: Note) -> None:
+    many = make_set(at.folder / "many", small, 1024, 8192)
+    few = make_set(at.folder / "few", 2000, 1024, 8192)
+    middle = make_set(at.folder / "middle", 500 if quick else 2000, 500 << 10, 500 << 10)
+    large = make_set(at.folder / "large", 1, 1 << 30, 1 << 30)
+    warm(many), warm(large)
+    mine, theirs = [], []
+    for _ in range(1 if quick else 2):
+        theirs.append(tar(at, many))
+        mine.append(ours(at, many))
+    note("transfer.loopback.small.seconds", min(mine), "s")
+    note("transfer.loopback.small.tar_seconds", min(theirs), "s")
+    note("transfer.loopback.small.ratio_to_tar", min(mine) / min(theirs))
+    note("transfer.loopback.small.rsync_seconds", rsync(at, many), "s")
+    rate = small / min(mine)
+    note("transfer.loopback.small.times_put", rate / (2000 / put(at, few)), "×")
+    note("transfer.loopback.small.times_scp", rate / (2000 / scp(at, few)), "×")
+    note("transfer.loopback.middle.seconds", ours(at, middle), "s")
+    note("transfer.loopback.middle.rsync_seconds", rsync(at, middle), "s")
+    best, own = [], []
+    for _ in range(1 if quick else 2):
+        best += [tool(at, large) for tool in (rsync, tar, scp)]
+        own.append(ours(at, large))
+    note("transfer.loopback.large.seconds", min(own), "s")
+    note("transfer.loopback.large.rate_to_best", min(best) / min(own))
+
+
+def on_the_slow_line(at: Ground, quick: bool, small: int, note: Note) -> None:
+    many = make_set(at.folder / "many", small, 1024, 8192)
+    few = make_set(at.folder / "few", FEW, 1024, 8192)
+    size = sum(each.stat().st_size for each in many.rglob("*.png"))
+    floor = size * 8 / 100e6
+    mine, theirs = ours(at, many), rsync(at, many)
+    note("transfer.slow.small.seconds", mine, "s")
+    note("transfer.slow.small.rsync_seconds", theirs, "s")
+    note("transfer.slow.small.share_of_line", floor / mine)
+    note("transfer.slow.small.ratio_to_rsync", mine / theirs)
+    note("transfer.slow.small.times_put", small / mine / (FEW / put(at, few)), "×")
+    note("transfer.slow.small.times_scp", small / mine / (FEW / scp(at, few)), "×")
+
+
+def unchanged(quick: bool, note: Note) -> None:
+    """100,000 files that are on the box already; then three changes among them."""
+    for slow in (False, True):
+        where = "slow" if slow else "loopback"
+        with ground(slow) as at:
+            many = make_set(at.folder / "many", 100_000, 1024, 8192)
+            data = at.fresh("data")
+            ours(at, many, data)
+            again = [ours(at, many, data) for _ in range(3)]
+            note(f"transfer.{where}.unchanged.seconds", min(again), "s")
+            if not slow:
+                change_three(many)
+                before = disk_use(data)
+                note("transfer.loopback.changed.seconds", ours(at, many, data), "s")
+                note(
+                    "transfer.loopback.changed.packed_kib", (disk_use(data) - before) / 1024, "KiB"
+                )
+            target = at.fresh("rsync")
+            ssh = shlex.join(["ssh", *at.ssh_options()])
+            command = ["rsync", "-a", "-e", ssh, f"{many}/", f"box:{target}/"]
+            if not slow:
+                at.run(*command)
+                note("transfer.loopback.unchanged.rsync_seconds", at.run(*command), "s")
+
+
+def change_three(many: Path) -> None:
+    """One file of 5 KB changed, one added, one removed."""
+    (many / "class010" / "image_005000.png").write_bytes(os.urandom(5000))
+    (many / "class011" / "added.png").write_bytes(os.urandom(5000))
+    (many / "class012" / "image_006000.png").unlink()
+
+
+def disk_use(data: Path) -> int:
+    """Bytes in packs."""
+    return sum(each.stat().st_size for each in data.rglob("*.tar"))
+
+
+def warm(folder: Path) -> None:
+    for each in folder.rglob("*"):
+        if each.is_file():
+            with each.open("rb") as file:
+                while file.read(1 << 20):
+                    pass
+
+
+MILLION = """
+import sys, tempfile
+from pathlib import Path
+from bench.uploads import plan_only
+plan_only(sys.argv[1])
+"""
+
+
+def million(quick: bool, note: Note) -> None:
+    """Scan, manifest and comparison of a million files: seconds and memory."""
+    import tempfile
+    import time
+
+    count = 100_000 if quick else 1_000_000
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        root = Path(folder) / "set"
+        for i in range(count):
+            if i % 1000 == 0:
+                (root / f"d{i // 1000:04}").mkdir(parents=True)
+            (root / f"d{i // 1000:04}" / f"f{i:07}").write_bytes(b"%d" % i)
+        env = {**os.environ, "GPUBOX_HOME": folder + "/home"}
+        for what in ("first", "again"):
+            began = time.monotonic()
+            subprocess.run([python(), "-c", MILLION, str(root)], check=True, env=env, cwd=ROOT)
+            note(f"transfer.plan.{what}.seconds", time.monotonic() - began, "s")
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+        note("transfer.plan.peak_mib", peak, "MiB")
+
+
+def plan_only(root: str) -> None:
+    """What an upload does before it sends: scan, checksums of all files, manifest, comparison."""
+    import tempfile
+
+    from deploy.effects.hashes import Memory
+    from deploy.effects.parts import sha256_of
+    from deploy.effects.scan import read_scan, scan
+    from deploy.onbox.manifest import Checker, line_of
+    from deploy.plan.transfer import Totals, entry_from, entry_of, steps
+
+    memory = Memory(root, ())
+    with tempfile.TemporaryDirectory(dir=memory.folder) as folder:
+        scan(root, (), Path(folder) / "scan")
+        known = memory.recall(read_scan(Path(folder) / "scan"))
+        memory.remember(
+            each
+            if each.sha256 or each.type != "file"
+            else each._replace(sha256=sha256_of(root, each))
+            for each in known
+        )
+        check, written = Checker(), Path(folder) / "manifest"
+        with written.open("w") as file:
+            for each in read_scan(memory.known):
+                entry = entry_from(each)
+                check.add(entry)
+                file.write(line_of(entry))
+        totals = Totals()
+        with written.open() as lines:
+            for step in steps(read_scan(memory.known), (entry_of(line) for line in lines), True):
+                totals.add(step)
+        assert totals.changes == 0, totals
+    print(check.version()[:12], check.files, file=sys.stderr)
