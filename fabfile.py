@@ -70,7 +70,7 @@ def demo(desk: Any) -> Any:
     return demo(desk)
 
 
-@verb(name="which one: mnist")
+@verb("name", name="which one: mnist")
 def get(desk: Any, name: str = "mnist") -> Any:
     """Fetch a public data set by name to the laptop, checked by its checksums."""
     from deploy.verbs.get import get

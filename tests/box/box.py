@@ -77,6 +77,7 @@ class Boxes:
         self.known_hosts = folder / "known_hosts"
         self.key = folder / "key"
         self.started: list[Box] = []
+        self.more = ""  # further tables for gpubox.toml
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)]
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
         self.write()
@@ -93,7 +94,7 @@ class Boxes:
         toml = [f"ssh_config = {json.dumps(str(self.ssh_config))}"]
         for box in self.started:
             toml += [f"[boxes.{box.name}]", f"host = {json.dumps(box.name)}", box.toml]
-        self.toml.write_text("\n".join(toml) + "\n")
+        self.toml.write_text("\n".join([*toml, self.more]) + "\n")
         self.ssh_config.write_text("".join(box.client_lines() for box in self.started))
         self.known_hosts.write_text("".join(box.host_keys for box in self.started if box.known))
 
