@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from deploy.effects.agent import Agent
+from deploy.effects.link import LocalLink
 from deploy.plan.config import Box, Name
 from deploy.plan.deploy import IMAGES, Start, Way, choose_start, choose_way
 from deploy.plan.quantities import show_duration
 from deploy.verbs.desk import Desk
+from deploy.verbs.idle import arm_keeper, say_armed
 from deploy.verbs.launch import conclude, plan_launch, submit, watched
 from deploy.verbs.ship import ensure_image
+from deploy.verbs.unlock import deploying, release_with_next
 from deploy.verbs.upload import asked_for, upload_set
 
 
@@ -41,30 +45,54 @@ def deploy(
 def deploy_to(
     desk: Desk, name: str, box: Agent, data: str, args: str, gpus: str, device: str, new: bool
 ) -> dict[str, Any]:
-    """One box: {id, outcome, action, version, seconds, …}; each step says what it does and why."""
+    """One box: {id, outcome, action, version, seconds, …}; each step says what it does and why.
+
+    Nobody else deploys to the box meanwhile; the lock goes back as the run starts.
+    """
     began = time.monotonic()
-    settings = desk.box(name)
-    found = box.call("prospect", images=[desk.config.run.image or each for each in IMAGES.values()])
-    way = choose_way(name, settings, desk.config.run, found, device)
-    desk.show.step(
-        f"{name}: {found['system']['os']}; runner {way.runner}, device {way.device} ({way.why})"
-    )
-    for note in found["notes"]:
-        desk.show.warn(f"{name}: {note}")
-    version, dataset = bring_data(desk, box, data)
-    image = bring_image(desk, box, settings, way, found)
-    settings_now = replace(settings, runner=way.runner, device=way.device)  # type: ignore[arg-type]
-    request = plan_launch(desk, name, dataset, image, args, gpus, settings_now)
-    start = choose_start(found["runs"], request["fingerprint"], version, image, new)
-    report = carry_out(desk, name, box, start, request)
+    with nullcontext() if desk.dry_run else deploying(box):
+        settings = desk.box(name)
+        found = look(desk, name, box)
+        way = choose_way(name, settings, desk.config.run, found, device)
+        desk.show.step(
+            f"{name}: {found['system']['os']}; runner {way.runner}, device {way.device} ({way.why})"
+        )
+        arm(desk, name, box, settings)
+        version, dataset = bring_data(desk, box, data)
+        image = bring_image(desk, box, settings, way, found)
+        ready = replace(settings, runner=way.runner, device=way.device)  # type: ignore[arg-type]
+        request = plan_launch(desk, name, dataset, image, args, gpus, ready)
+        start = choose_start(found["runs"], request["fingerprint"], version, image, new)
+        if start.action != "attach":
+            release_with_next(box)
+        report = carry_out(desk, name, box, start, request)
     seconds = time.monotonic() - began
     desk.show.note(f"{name}: {show_duration(seconds)} in all")
-    return {
-        **report,
-        "action": start.action,
-        "version": version,
-        "seconds": seconds,
-    }
+    return {**report, "action": start.action, "version": version, "seconds": seconds}
+
+
+def look(desk: Desk, name: str, box: Agent) -> dict[str, Any]:
+    """What the box is and has; waits for another deploy there and says for whose."""
+
+    def event(told: dict[str, Any]) -> None:
+        if "waits_for" in told:
+            desk.show.note(f"{name}: waiting for {told['waits_for']}")
+
+    images = [desk.config.run.image or each for each in IMAGES.values()]
+    found = box.call("prospect", event, images=images)
+    for note in found["notes"]:
+        desk.show.warn(f"{name}: {note}")
+    return found
+
+
+def arm(desk: Desk, name: str, box: Agent, settings: Box) -> None:
+    """Arm the keeper before the first costly step; this machine's own is left to `fab idle --arm`."""
+    if desk.dry_run:
+        desk.show.say(f"{name}: the keeper would be armed: {settings.idle}")
+    elif isinstance(box.link, LocalLink):
+        desk.show.note(f"{name}: no keeper on this machine, it is yours (fab idle --arm)")
+    else:
+        say_armed(desk, name, arm_keeper(desk, box, settings), settings)
 
 
 def bring_data(desk: Desk, box: Agent, data: str) -> tuple[str, dict[str, str] | None]:

@@ -74,6 +74,10 @@ def test_deploy_to_a_box_lose_the_link_fetch_stop_and_deploy_again(boxes, cpu_im
     (first,) = fab("deploy", "--host", box.name, *arguments, "--json")
     assert (first["action"], first["outcome"]) == ("new", "first-step")
     run = first["id"]
+    (keeper,) = fab("idle", "--host", box.name, "--json")
+    assert keeper["line"].startswith(
+        "auto-stop: reminders only"
+    )  # armed; nobody knows this provider
     link = box.run("readlink", "/input/mnist").stdout.strip()
     assert link.endswith(f"mnist@{first['version']}"), (
         "staged to the fast disk, not trained from /data"
