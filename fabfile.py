@@ -273,6 +273,26 @@ def unlock(desk: Any, force: bool = False) -> Any:
     return unlock(desk, force)
 
 
+@verb(
+    "checkpoint",
+    checkpoint="RUN, RUN/best, RUN/step_… on the box, or a folder here; the newest run if empty",
+    data="for a folder here: the test data, a name of the config or a folder",
+)
+def evaluate(desk: Any, checkpoint: str = "", data: str = "") -> Any:
+    """The test accuracy of a checkpoint."""
+    from deploy.verbs.evaluate import evaluate
+
+    return evaluate(desk, checkpoint, data)
+
+
+@verb(days="how old an ended run has to be")
+def gc(desk: Any, days: int = 30) -> Any:
+    """Clear away old runs that are home, unused images, staged versions and left-overs."""
+    from deploy.verbs.gc import gc
+
+    return gc(desk, days)
+
+
 @verb("shell", **{"shell": "bash, zsh or fish"})  # by name ruff takes it for subprocess's
 def completion(desk: Any, shell: str = "") -> Any:
     """Print the script that completes verbs, flags, boxes, data sets and runs in your shell."""

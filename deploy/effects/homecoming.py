@@ -72,7 +72,7 @@ class Homecoming:
         """One fetch: {steps, kept, dropped, files, bytes, begin}. LinkLost keeps what has come."""
         self.got = {"steps": [], "kept": [], "dropped": {}, "files": [], "bytes": 0, "begin": {}}
         stream = box.open("send", run=run, **self.request(which, files))
-        _drain(stream.stderr)
+        drain(stream.stderr)
         try:
             stream.stdin.close()
             self._take(_Bulk(box, "send", stream).frames())
@@ -138,7 +138,7 @@ class Homecoming:
     def _publish(self, step: str) -> None:
         """Verify against the workload's own checksums, sync, rename."""
         part, final = self._part(step), self.checkpoints / step
-        wrong = _damage(part)
+        wrong = damage(part)
         if wrong:
             shutil.rmtree(part)
             raise VerifyError(f"{step}: {wrong} does not have its checksum", "fetch it again")
@@ -197,7 +197,7 @@ def _partial(part: Path) -> dict[str, Any]:
     return {"sums": digest_of(part / SUMS), "sizes": sizes}
 
 
-def _damage(part: Path) -> str:
+def damage(part: Path) -> str:
     """The first file that does not have the checksum in SHA256SUMS; "" if all have."""
     for line in (part / SUMS).read_text(encoding="utf-8").splitlines():
         wanted, name = line[:64], safe_path(line[66:])
@@ -216,7 +216,7 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _drain(end: IO[bytes]) -> None:
+def drain(end: IO[bytes]) -> None:
     """Read what the box says beside the data, so that it never blocks on a full pipe."""
 
     def read() -> None:

@@ -39,10 +39,10 @@ def summary(each: dict[str, Any]) -> dict[str, Any]:
         return each
     run = {key: value for key, value in each["run"].items() if key != "requirements"}
     steps = checkpoint_steps(each["folder"])
-    return {**each, "run": run, "checkpoints": steps[-3:], "home": _home(each["folder"])}
+    return {**each, "run": run, "checkpoints": steps[-3:], "home": home_of(each["folder"])}
 
 
-def _home(folder: str) -> Any:
+def home_of(folder: str) -> Any:
     """What a laptop said that it has of this run; None where nobody did."""
     from .publish import read_json
 

@@ -1,0 +1,138 @@
+"""Test accuracy of a checkpoint: the workload's own evaluation, in the run's image or Python."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+from typing import Any
+
+from .activity import active
+from .docker_runner import docker, image_id, last_line
+from .launch import choose_runner, unpack_code
+from .places import Places, find_places
+from .pythons import prepare_python
+from .refusal import Refusal
+from .runs import pick_run, read_run, run_folder
+from .sending import SUMS, parse_sums, pointer
+from .stage import stage_version
+from .steps import checkpoint_steps
+
+LIMIT = 3600.0  # seconds
+
+
+def evaluate(request: dict[str, Any], wire: Any) -> dict[str, Any]:
+    """Verb: of `run` (and `step`: last, best or a folder's name), or of the folder at `path`.
+
+    A folder that is no run's comes with `data` (a folder), `code`, `runner` and `python`.
+    """
+    places = find_places(request)
+    with active("evaluate"), tempfile.TemporaryDirectory(dir=places.home) as scratch:
+        if request.get("path"):
+            checkpoint, run = os.path.abspath(request["path"]), _loose_run(request, scratch)
+            data = request["data"]
+        else:
+            checkpoint, run, data = _of_run(places, request)
+        verify(checkpoint)
+        wire.event(doing=f"evaluate {os.path.basename(checkpoint)} in {run['runner']}")
+        return {**_answer(places, run, checkpoint, data), "checkpoint": checkpoint}
+
+
+def _of_run(places: Places, request: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
+    run_id = pick_run(places, request.get("run", ""))
+    folder = run_folder(places, run_id)
+    run = {**read_run(folder), "folder": folder}
+    if not run.get("data"):
+        raise Refusal("DataError", f"{run_id} was started without a data set", "")
+    checkpoint = find_checkpoint(folder, request.get("step") or "last")
+    return checkpoint, run, stage_version(places, run["data"]["name"], run["data"]["version"])
+
+
+def find_checkpoint(folder: str, step: str) -> str:
+    """The folder of a run's checkpoint: `last`, `best`, or by its name; NoSuchRun else."""
+    checkpoints = os.path.join(folder, "output", "checkpoints")
+    names = [f"step_{number:08d}" for number in checkpoint_steps(folder)]
+    name = {"last": (names or [""])[-1], "best": pointer(checkpoints, "best")}.get(step, step)
+    if name not in names:
+        there = ", ".join(names[-3:]) or "none"
+        raise Refusal("NoSuchRun", f"{os.path.basename(folder)}: no checkpoint {step}", f"{there}")
+    return os.path.join(checkpoints, name)
+
+
+def verify(checkpoint: str) -> None:
+    """VerifyError where a file of the checkpoint does not have its checksum."""
+    try:
+        with open(os.path.join(checkpoint, SUMS), encoding="utf-8") as file:
+            sums = parse_sums(file.read())
+        wrong = [n for n, wanted in sums.items() if digest(os.path.join(checkpoint, n)) != wanted]
+    except (OSError, ValueError) as no:
+        raise Refusal("VerifyError", f"{checkpoint} is not a whole checkpoint: {no}", "") from no
+    if wrong:
+        raise Refusal("VerifyError", f"{checkpoint}: {wrong[0]} does not have its checksum", "")
+
+
+def digest(path: str) -> str:
+    """SHA-256 of a file, in pieces."""
+    total = hashlib.sha256()
+    with open(path, "rb") as file:
+        for data in iter(lambda: file.read(1 << 20), b""):
+            total.update(data)
+    return total.hexdigest()
+
+
+def _loose_run(request: dict[str, Any], scratch: str) -> dict[str, Any]:
+    """What a run would say, for a checkpoint that lies somewhere else."""
+    runner = choose_runner(request.get("runner") or "auto")
+    run: dict[str, Any] = {"runner": runner, "device": "cpu"}
+    run.update(folder=scratch, python=request.get("python"), needs="tensorflow")
+    run["requirements"] = request.get("requirements")
+    if run["runner"] == "docker":
+        run["image"] = image_id(request.get("image") or "gpubox/cpu:latest")
+    else:
+        unpack_code(base64.b64decode(request["code"]), os.path.join(scratch, "code"))
+    return run
+
+
+def _answer(places: Places, run: dict[str, Any], checkpoint: str, data: str) -> dict[str, Any]:
+    if run["runner"] == "docker":
+        done = docker(*container_words(run["image"], checkpoint, data), seconds=LIMIT)
+    else:
+        python = prepare_python(places, {**run, "device": "cpu"}, lambda text: None)
+        done = _process(python, run["folder"], checkpoint, data)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if done.returncode != 0 or not lines:
+        raise Refusal("RunFailed", f"the evaluation failed: {last_line(done.stderr)}", "--debug")
+    return dict(json.loads(lines[-1]))
+
+
+def container_words(image: str, checkpoint: str, data: str) -> list[str]:
+    """`docker run` of one evaluation: nothing but the two folders, read-only, and no network."""
+    words = ["run", "--rm", "--network", "none", "--read-only", "--tmpfs", "/tmp"]
+    words += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
+    words += ["--user", f"{os.getuid()}:{os.getgid()}", "--label", "gpubox.evaluate=1"]
+    for source, target in ((checkpoint, "/checkpoint"), (data, "/input")):
+        words += ["--mount", f'type=bind,"source={source}",target={target},readonly']
+    words += ["--env", "CUDA_VISIBLE_DEVICES=-1", "--env", "REQUIRE_GPU=", image]
+    command = ["python", "-m", "workload", "evaluate", "/checkpoint", "--json", "--device", "cpu"]
+    return [*words, *command]
+
+
+def _process(
+    python: str, folder: str, checkpoint: str, data: str
+) -> subprocess.CompletedProcess[str]:
+    code = os.path.join(folder, "code")
+    environment = {**os.environ, "PYTHONPATH": code, "GPUBOX_INPUT": data}
+    environment["CUDA_VISIBLE_DEVICES"] = "-1"
+    command = [python, "-m", "workload", "evaluate", checkpoint, "--json", "--device", "cpu"]
+    return subprocess.run(
+        command,
+        cwd=code,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
