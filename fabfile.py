@@ -175,6 +175,7 @@ def stage(desk: Any, name: str = "", version: str = "current", verify: bool = Fa
     device="auto, gpu or cpu",
     data="the data set; run.data of the config if empty",
     follow="stay, and print its output until it ends",
+    from_="a checkpoint to begin from: a folder here, or RUN, RUN/best, RUN/step_… on the box",
 )
 def launch(
     desk: Any,
@@ -183,11 +184,12 @@ def launch(
     device: str = "",
     data: str = "",
     follow: bool = False,
+    from_: str = "",
 ) -> Any:
     """Start a run on a box; comes back when its first step is done."""
     from deploy.verbs.launch import launch
 
-    return launch(desk, args, gpus, device, data, follow)
+    return launch(desk, args, gpus, device, data, follow, from_)
 
 
 @verb(run="its id; the newest if empty")

@@ -99,6 +99,13 @@ def release(token: str) -> None:
         remove_lock(lock_path())
 
 
+def release_early(request: dict[str, Any]) -> None:
+    """Before the end of a request whose last part, a wait, needs the lock no more."""
+    ask = request.get("lock") or {}
+    if ask.get("release"):
+        release(ask["me"]["token"])
+
+
 def unlock(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """Verb: who held the lock, and whether it is free now. A living holder only gives way to its
     own `token`, to one named `dead`, or to `force`."""

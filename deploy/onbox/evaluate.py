@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import os
 import subprocess
@@ -11,15 +10,14 @@ import tempfile
 from typing import Any
 
 from .activity import active
+from .checkpoints import find_checkpoint, verify
 from .docker_runner import docker, image_id, last_line
 from .launch import choose_runner, unpack_code
 from .places import Places, find_places
 from .pythons import prepare_python
 from .refusal import Refusal
 from .runs import pick_run, read_run, run_folder
-from .sending import SUMS, parse_sums, pointer
 from .stage import stage_version
-from .steps import checkpoint_steps
 
 LIMIT = 3600.0  # seconds
 
@@ -49,38 +47,6 @@ def _of_run(places: Places, request: dict[str, Any]) -> tuple[str, dict[str, Any
         raise Refusal("DataError", f"{run_id} was started without a data set", "")
     checkpoint = find_checkpoint(folder, request.get("step") or "last")
     return checkpoint, run, stage_version(places, run["data"]["name"], run["data"]["version"])
-
-
-def find_checkpoint(folder: str, step: str) -> str:
-    """The folder of a run's checkpoint: `last`, `best`, or by its name; NoSuchRun else."""
-    checkpoints = os.path.join(folder, "output", "checkpoints")
-    names = [f"step_{number:08d}" for number in checkpoint_steps(folder)]
-    name = {"last": (names or [""])[-1], "best": pointer(checkpoints, "best")}.get(step, step)
-    if name not in names:
-        there = ", ".join(names[-3:]) or "none"
-        raise Refusal("NoSuchRun", f"{os.path.basename(folder)}: no checkpoint {step}", f"{there}")
-    return os.path.join(checkpoints, name)
-
-
-def verify(checkpoint: str) -> None:
-    """VerifyError where a file of the checkpoint does not have its checksum."""
-    try:
-        with open(os.path.join(checkpoint, SUMS), encoding="utf-8") as file:
-            sums = parse_sums(file.read())
-        wrong = [n for n, wanted in sums.items() if digest(os.path.join(checkpoint, n)) != wanted]
-    except (OSError, ValueError) as no:
-        raise Refusal("VerifyError", f"{checkpoint} is not a whole checkpoint: {no}", "") from no
-    if wrong:
-        raise Refusal("VerifyError", f"{checkpoint}: {wrong[0]} does not have its checksum", "")
-
-
-def digest(path: str) -> str:
-    """SHA-256 of a file, in pieces."""
-    total = hashlib.sha256()
-    with open(path, "rb") as file:
-        for data in iter(lambda: file.read(1 << 20), b""):
-            total.update(data)
-    return total.hexdigest()
 
 
 def _loose_run(request: dict[str, Any], scratch: str) -> dict[str, Any]:

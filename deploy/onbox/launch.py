@@ -12,6 +12,7 @@ import tarfile
 import time
 from typing import Any
 
+from .deploylock import release_early
 from .docker_runner import image_id
 from .facts import engine, in_container
 from .leases import cards
@@ -21,6 +22,7 @@ from .publish import atomic_file, publish_folder, write_json
 from .queueing import parse_gpus
 from .refusal import Refusal
 from .runs import ID, box_identity, pick_run, read_state, run_folder
+from .seed import seed_from_run
 from .starts import refuse_while_stopping
 from .waiting import wait_for_first_step
 
@@ -49,6 +51,7 @@ def launch(request: dict[str, Any], wire: Any) -> dict[str, Any]:
         run_id = create_run(places, request)
     wire.event(created=run_id)
     start_run(places, run_id)
+    release_early(request)
     if not request.get("wait"):
         return {"id": run_id, "folder": run_folder(places, run_id)}
     return wait_for_first_step(places, run_id, wire)
@@ -67,6 +70,9 @@ def create_run(places: Places, ask: dict[str, Any]) -> str:
     shutil.rmtree(new, ignore_errors=True)
     os.makedirs(os.path.join(new, "logs"), mode=0o700)
     os.chmod(new, 0o700)
+    origin = ask.get("origin") or {}
+    if origin.get("run"):
+        run["origin"] = {**origin, **seed_from_run(places, run_id, origin["run"], origin["step"])}
     seed = os.path.join(places.runs, ".seed-" + run_id)
     if os.path.isdir(seed):
         os.rename(seed, os.path.join(new, "output"))
@@ -242,6 +248,7 @@ def resume(request: dict[str, Any], wire: Any) -> dict[str, Any]:
                     run["places"] = dict(zip(("data", "input", "runs", "home"), places))
                     write_json(os.path.join(folder, "run.json"), run)
     start_run(places, run_id)
+    release_early(request)
     if not request.get("wait"):
         return {"id": run_id, "folder": folder}
     return wait_for_first_step(places, run_id, wire)

@@ -6,12 +6,11 @@ import os
 import shutil
 from typing import Any
 
-from .evaluate import find_checkpoint, verify
+from .checkpoints import SUMS, digest, find_checkpoint, verify
 from .places import Places, find_places
 from .publish import publish_folder
 from .refusal import Refusal
 from .runs import ID, run_folder
-from .sending import SUMS
 from .steps import STEP
 
 
@@ -53,7 +52,7 @@ def _prepare(places: Places, run_id: str, step: str) -> tuple[str, str]:
 def _publish(part: str, final: str) -> dict[str, Any]:
     verify(part)
     publish_folder(part, final)
-    return {"step": os.path.basename(final), "sums": SUMS}
+    return {"step": os.path.basename(final), "sums": digest(os.path.join(final, SUMS))}
 
 
 def _copy(source: Any, target: Any, size: int) -> None:

@@ -16,10 +16,10 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import time
 from typing import Any, Iterator
 
+from .checkpoints import SUMS, parse_sums, pointer
 from .places import find_places
 from .publish import write_json
 from .runs import pick_run, read_state, run_folder
@@ -27,8 +27,6 @@ from .steps import checkpoint_steps
 
 CHUNK = 1 << 20
 TRIES = 50  # times that `last` looks again when the run rotated the newest away meanwhile
-SUMS = "SHA256SUMS"
-LINE = re.compile(r"([0-9a-f]{64}) [ *](.+)")
 
 
 def send(request: dict[str, Any], wire: Any) -> dict[str, Any]:
@@ -48,15 +46,6 @@ def send(request: dict[str, Any], wire: Any) -> dict[str, Any]:
             say.send_other(folder, path, request["files"].get(path))
     wire.frame(b"")
     return {"id": run_id, "state": read_state(folder)}
-
-
-def pointer(checkpoints: str, name: str) -> str:
-    """The folder that LATEST or best names: a hint; "" where there is none."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        with open(os.path.join(checkpoints, name), encoding="utf-8") as file:
-            text = file.readline().strip()
-        return text if re.fullmatch(r"step_[0-9]{8,}", text) else ""
-    return ""
 
 
 def _send_steps(say: Sender, checkpoints: str, request: dict[str, Any]) -> None:
@@ -86,18 +75,6 @@ def wanted_steps(checkpoints: str, which: Any) -> list[str]:
     if which == "all":
         return steps
     return [step for step in steps if step in which] if isinstance(which, list) else []
-
-
-def parse_sums(text: str) -> dict[str, str]:
-    """SHA256SUMS as name → checksum; ValueError for a line or a name that is not fit."""
-    found = {}
-    for line in text.splitlines():
-        match = LINE.fullmatch(line)
-        name = match.group(2) if match else ""
-        if not match or os.path.isabs(name) or ".." in name.split("/"):
-            raise ValueError(f"{SUMS}: {line[:80]!r}")
-        found[name] = match.group(1)
-    return found
 
 
 class Sender:

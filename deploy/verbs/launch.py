@@ -11,6 +11,7 @@ from typing import Any
 
 from deploy.effects.agent import Agent
 from deploy.effects.program import commit_of, packed_program
+from deploy.effects.pushing import checkpoint_at, push_checkpoint
 from deploy.effects.settings import beside_config, config_path, root
 from deploy.errors import KitError, LinkLost, RunFailed, UsageError
 from deploy.plan.config import Box, RunRule
@@ -37,15 +38,15 @@ def launch(
     device: str = "",
     data: str = "",
     follow: bool = False,
+    begin: str = "",
 ) -> list[dict[str, Any]]:
     results = []
     for name in desk.hosts:
         with desk.open(name) as box:
             wanted = data or desk.config.run.data
             dataset = {"name": wanted, "version": "current"} if wanted else None
-            result = launch_run(
-                desk, box, name, dataset=dataset, args=args, gpus=gpus, device=device
-            )
+            options: dict[str, Any] = {"args": args, "gpus": gpus, "device": device}
+            result = launch_run(desk, box, name, dataset=dataset, begin=begin, **options)
         results.append({"box": name, **result})
     if follow and not desk.dry_run:
         from deploy.verbs.logs import follow_run
@@ -66,19 +67,34 @@ def launch_run(
     device: str = "",
     run: str = "",
     wait: bool = True,
-    extra: dict[str, Any] | None = None,
+    begin: str = "",
 ) -> dict[str, Any]:
     """Make one run and start it; with `wait`, return at its first step, its end or in the queue.
 
     dataset  {name, version} as uploaded; None for a program that needs none
     image    an exact image id; the kit's own image on the box if empty
+    begin    a checkpoint: a folder here, or RUN, RUN/best, RUN/step_… on the box
     Returns the box's report {id, outcome, state, progress, …}; RunFailed where it ended badly.
     """
     settings = desk.box(name)
     settings = replace(settings, device=_device(device)) if device else settings
     request = plan_launch(desk, name, dataset, image, args, gpus, settings, run)
-    request.update(extra or {})
+    if begin:
+        request["origin"] = bring_checkpoint(desk, box, request["id"], begin)
     return submit(desk, name, box, request, wait)
+
+
+def bring_checkpoint(desk: Desk, box: Agent, run: str, begin: str) -> dict[str, Any]:
+    """Put the checkpoint where the run `run` will find it; what run.json says of it."""
+    folder = Path(begin).expanduser()
+    if not folder.is_dir():
+        source, _, step = begin.partition("/")
+        return {"run": source, "step": step or "last"}
+    if desk.dry_run:
+        return {"folder": str(folder)}
+    with desk.show.progress(f"bring {folder.name}", None) as bar:
+        answer = push_checkpoint(box, run, checkpoint_at(folder.resolve()), bar.advance)
+    return {"folder": str(folder), "step": answer["step"], "sums": answer["sums"]}
 
 
 def submit(

@@ -7,8 +7,8 @@ import pytest
 
 from deploy.effects.homecoming import Homecoming, digest_of
 from deploy.errors import LinkLost, NoSuchRun, VerifyError
+from deploy.onbox.checkpoints import parse_sums
 from deploy.onbox.runs import record
-from deploy.onbox.sending import parse_sums
 from deploy.plan.fetch import choice, interval, newest, safe_path
 
 SAVER = """
