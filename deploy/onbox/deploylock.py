@@ -12,9 +12,8 @@ import threading
 import time
 from typing import Any, Iterator
 
-from .locks import HEARTBEAT, age_of, describe, is_dead, read_holder, remove_lock
+from .locks import HEARTBEAT, age_of, bury, describe, is_dead, place, read_holder, remove_lock
 from .places import own_folder
-from .publish import write_json
 from .refusal import Refusal
 
 PERIOD = 0.2
@@ -30,22 +29,17 @@ def take(me: dict[str, Any], dead: list[str]) -> dict[str, Any] | None:
     dead  tokens of deploys that the asking laptop knows to be dead: its own earlier ones
     """
     lock = lock_path()
-    while True:
-        try:
-            os.mkdir(lock, 0o700)
-        except FileExistsError:
-            owner = read_holder(lock)
-            if owner is None:
-                continue
-            if owner.get("token") == me["token"]:
-                os.utime(os.path.join(lock, "holder.json"), None)
-                return None
-            if owner.get("token") not in dead and not is_dead(owner, age_of(lock)):
-                return owner
-            remove_lock(lock)
-        else:
-            write_json(os.path.join(lock, "holder.json"), {**me, "schema": 1, "since": time.time()})
+    while not place(lock, {**me, "schema": 1, "since": time.time()}):
+        owner = read_holder(lock)
+        if owner is None:
+            continue
+        if owner.get("token") == me["token"]:
+            os.utime(os.path.join(lock, "holder.json"), None)
             return None
+        if owner.get("token") not in dead and not is_dead(owner, age_of(lock)):
+            return owner
+        bury(lock, owner)
+    return None
 
 
 def wait_for(ask: dict[str, Any], wire: Any) -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import json
 import os
+import shutil
 import socket
+import tempfile
 import threading
 import time
+import uuid
 from typing import Any, Iterator
 
 from .publish import write_json
 from .refusal import Refusal
 
 HEARTBEAT = 20.0  # seconds between two signs of life
+GRAVE_SECONDS = 3600.0  # how long a dead lock is kept, so that a late taker finds it
 DEAD_AFTER = 120.0  # seconds without one, by the clock of the file system that holds the lock
 
 
@@ -61,7 +67,7 @@ def is_dead(owner: dict[str, Any], age: float) -> bool:
 
 
 def read_holder(lock: str) -> dict[str, Any] | None:
-    """Who holds a lock: its holder.json; an empty one for a lock that is just being made."""
+    """Who holds a lock: its holder.json, {} where that is damaged; None where nobody does."""
     try:
         with open(os.path.join(lock, "holder.json")) as file:
             return dict(json.load(file))
@@ -93,29 +99,55 @@ def age_of(lock: str) -> float:
 
 
 def try_lock(lock: str, why: str = "", who: str = "") -> dict[str, Any] | None:
-    """None when the lock is now ours, else its living holder. `mkdir` decides; a dead lock is
-    first renamed away, which only one taker can do."""
-    while True:
-        try:
-            os.mkdir(lock, 0o700)
-        except FileExistsError:
-            owner = read_holder(lock)
-            if owner is None:
-                continue
-            if not is_dead(owner, age_of(lock)):
-                return owner
-            remove_lock(lock)
-        else:
-            write_json(os.path.join(lock, "holder.json"), holder(why, who))
-            return None
+    """None when the lock is now ours, else its living holder."""
+    mine = holder(why, who)
+    while not place(lock, mine):
+        owner = read_holder(lock)
+        if owner is None:
+            continue
+        if not is_dead(owner, age_of(lock)):
+            return owner
+        bury(lock, owner)
+    return None
+
+
+def place(lock: str, mine: dict[str, Any]) -> bool:
+    """Make the lock, its holder in it from the first moment; False where there is one already."""
+    folder = tempfile.mkdtemp(prefix=os.path.basename(lock) + ".new-", dir=os.path.dirname(lock))
+    try:
+        write_json(os.path.join(folder, "holder.json"), mine)
+        os.rename(folder, lock)
+    except OSError as no:
+        shutil.rmtree(folder, ignore_errors=True)
+        if no.errno in (errno.EEXIST, errno.ENOTEMPTY):
+            return False
+        raise
+    return True
+
+
+def bury(lock: str, owner: dict[str, Any]) -> None:
+    """Take a dead holder's lock away, and never the lock of whoever was faster.
+
+    The grave is named after the dead one and stays for a while, so that a second taker who
+    comes late can't rename the next holder's lock to it.
+    """
+    identity = json.dumps(owner, sort_keys=True).encode()
+    grave = f"{lock}.dead-{hashlib.sha256(identity).hexdigest()[:16]}"
+    with contextlib.suppress(OSError):
+        os.utime(lock, None)  # from when on the grave is kept
+        os.rename(lock, grave)
+    folder = os.path.dirname(lock)
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if name.startswith(os.path.basename(lock) + ".dead-"):
+            with contextlib.suppress(OSError):
+                if clock_of(folder) - os.stat(path).st_mtime > GRAVE_SECONDS:
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_lock(lock: str) -> None:
-    """Take a lock away, at once for everybody: it is renamed first."""
-    import shutil
-    import uuid
-
-    grave = f"{lock}.dead-{uuid.uuid4().hex[:8]}"
+    """Give a lock back, at once for everybody: it is renamed first."""
+    grave = f"{lock}.free-{uuid.uuid4().hex[:8]}"
     with contextlib.suppress(OSError):
         os.rename(lock, grave)
         shutil.rmtree(grave, ignore_errors=True)
@@ -142,19 +174,21 @@ def locked(
             on_wait(owner)
             told = True
         time.sleep(0.2)
-    stop = threading.Event()
-    threading.Thread(target=_beat, args=(lock, stop), daemon=True).start()
+    mine, stop = read_holder(lock), threading.Event()
+    threading.Thread(target=_beat, args=(lock, mine, stop), daemon=True).start()
     try:
         yield
     finally:
         stop.set()
-        remove_lock(lock)
+        if read_holder(lock) == mine:  # a box that slept for long may have lost it meanwhile
+            remove_lock(lock)
 
 
-def _beat(lock: str, stop: threading.Event) -> None:
+def _beat(lock: str, mine: dict[str, Any] | None, stop: threading.Event) -> None:
     while not stop.wait(HEARTBEAT):
         with contextlib.suppress(OSError):
-            os.utime(os.path.join(lock, "holder.json"), None)
+            if read_holder(lock) == mine:
+                os.utime(os.path.join(lock, "holder.json"), None)
 
 
 def describe(owner: dict[str, Any]) -> str:
