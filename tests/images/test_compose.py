@@ -1,0 +1,120 @@
+"""`docker compose up` by hand: cpu-train trains, gpu-train never trains on the CPU."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from images import build
+from tests.box.box import docker
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+SERVICES = ("cpu-train", "gpu-train", "tensorboard", "notebook")
+
+
+@pytest.fixture
+def compose(tmp_path):
+    """`compose(*words, NAME=value…)` in this clone, as a project of this test's own."""
+    project = f"gpubox-test-{os.getpid()}"
+    (tmp_path / "output").mkdir()
+    base = ["docker", "compose", "--project-name", project, "--file", build.ROOT / "compose.yaml"]
+    usual = {"GPUBOX_INPUT": str(tmp_path), "GPUBOX_OUTPUT": str(tmp_path / "output")}
+
+    def run(*words, **environment):
+        return subprocess.run(
+            [*base, *words],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **usual, **environment},
+        )
+
+    run.output, run.project = tmp_path / "output", project
+    yield run
+    run("down", "--volumes", "--timeout", "5")
+
+
+@pytest.mark.tensorflow
+def test_cpu_train_trains_on_mnist_and_ends_with_its_exit_code(compose, cpu_image, mnist):
+    up = ["up", "--no-build", "--exit-code-from", "cpu-train", "cpu-train"]
+    done = compose(*up, GPUBOX_INPUT=str(mnist), GPUBOX_ARGS="bp --steps 100")
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((compose.output / "result.json").read_text())
+    assert result["step"] == 100
+    assert (compose.output / "checkpoints" / "step_00000100" / "SHA256SUMS").exists()
+    owner = (compose.output / "result.json").stat().st_uid
+    assert owner == compose.output.stat().st_uid
+    failed = compose(*up, GPUBOX_INPUT=str(compose.output), GPUBOX_ARGS="check")
+    assert failed.returncode not in (0, 1), failed.stdout
+
+
+def test_a_missing_folder_is_an_error_and_is_not_made(compose, cpu_image, tmp_path):
+    absent = tmp_path / "absent"
+    done = compose("up", "--no-build", "cpu-train", GPUBOX_OUTPUT=str(absent))
+    assert done.returncode != 0 and str(absent) in done.stderr
+    assert not absent.exists()
+
+
+def test_gpu_train_without_the_toolkit_ends_before_anything_runs(compose, cpu_image):
+    if "nvidia" in docker("info", "--format", "{{.Runtimes}}").stdout:
+        pytest.skip("this engine has a GPU runtime")
+    # any image serves: the engine refuses before it starts a container
+    done = compose("up", "--no-build", "gpu-train", GPUBOX_IMAGE_GPU=cpu_image)
+    assert done.returncode == 1
+    assert 'could not select device driver "nvidia"' in done.stderr
+    assert list(compose.output.iterdir()) == []
+
+
+def test_a_container_can_do_little(compose, cpu_image):
+    done = compose("create", "--no-build", "cpu-train")
+    assert done.returncode == 0, done.stderr
+    container = compose("ps", "--all", "--quiet", "cpu-train").stdout.strip()
+    [told] = json.loads(docker("inspect", container).stdout)
+    host = told["HostConfig"]
+    assert host["ReadonlyRootfs"] and host["CapDrop"] == ["ALL"]
+    added = {each.removeprefix("CAP_") for each in host["CapAdd"]}
+    assert added == {"SETGID", "SETPCAP", "SETUID"}
+    assert host["SecurityOpt"] == ["no-new-privileges:true"]
+    assert host["RestartPolicy"]["Name"] == "no" and host["Init"]
+    assert told["Config"]["Healthcheck"]["Test"][-1] == "healthcheck"
+
+
+def test_every_service_and_its_ports_on_loopback_alone(compose):
+    done = compose("--profile", "*", "config", "--format", "json")
+    services = json.loads(done.stdout)["services"]
+    assert sorted(services) == sorted(SERVICES)
+    ports = [port for each in services.values() for port in each.get("ports", [])]
+    assert len(ports) == 2 and {port["host_ip"] for port in ports} == {"127.0.0.1"}
+    cards = services["gpu-train"]["deploy"]["resources"]["reservations"]["devices"]
+    assert [each["driver"] for each in cards] == ["nvidia"]
+    assert services["gpu-train"]["environment"]["REQUIRE_GPU"] == "1"
+
+
+def test_the_heartbeat_is_what_health_means(cpu_image, tmp_path):
+    check = ["--user", "0:0", "--volume", f"{tmp_path}:/output:ro", cpu_image, "healthcheck"]
+    assert docker("run", "--rm", *check, check=False).returncode == 1
+    beat = tmp_path / "progress.json"
+    beat.write_text("{}")
+    assert docker("run", "--rm", *check, check=False).returncode == 0
+    os.utime(beat, (1, 1))
+    assert docker("run", "--rm", *check, check=False).returncode == 1
+
+
+def test_tensorboard_shows_what_lies_in_the_output(compose, cpu_image):
+    """Its page answers inside the container (the port of this machine may be somebody else's)."""
+    from tests.box.box import free_port
+
+    port = str(free_port())
+    done = compose("up", "--no-build", "--detach", "tensorboard", GPUBOX_TENSORBOARD_PORT=port)
+    assert done.returncode == 0, done.stderr
+    script = (
+        "import sys, time, urllib.request as u\n"
+        "for _ in range(300):\n"
+        "    try:\n"
+        "        print(u.urlopen(sys.argv[1]).status); break\n"
+        "    except OSError: time.sleep(0.2)\n"
+    )
+    address = f"http://127.0.0.1:{port}/data/environment"
+    answer = subprocess.run(["python3", "-c", script, address], capture_output=True, text=True)
+    assert answer.stdout.strip() == "200", compose("logs").stdout
