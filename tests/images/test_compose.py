@@ -45,8 +45,8 @@ def test_cpu_train_trains_on_mnist_and_ends_with_its_exit_code(compose, cpu_imag
     assert (compose.output / "checkpoints" / "step_00000100" / "SHA256SUMS").exists()
     owner = (compose.output / "result.json").stat().st_uid
     assert owner == compose.output.stat().st_uid
-    failed = compose(*up, GPUBOX_INPUT=str(compose.output), GPUBOX_ARGS="check")
-    assert failed.returncode not in (0, 1), failed.stdout
+    failed = compose(*up, GPUBOX_INPUT=str(compose.output), GPUBOX_ARGS="bp --no-such-flag")
+    assert failed.returncode == 2, failed.stdout
 
 
 def test_a_missing_folder_is_an_error_and_is_not_made(compose, cpu_image, tmp_path):

@@ -1,11 +1,13 @@
 """The GPU image sees a GPU where there is one, and says in one line why where there is none."""
 
 import json
-import os
+from pathlib import Path
 
 import pytest
 
+from images import build
 from tests.box.box import docker
+from tests.images.fatbin import serves
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 LIMIT = 5_300_000_000  # bytes; the target of bench/images as well
@@ -37,6 +39,21 @@ def test_it_needs_no_environment_for_that(gpu_image, with_driver, command):
         LD_LIBRARY_PATH="/nowhere",
     )
     assert done.stdout.strip() == "1", done.stderr
+
+
+@pytest.fixture(scope="module")
+def architectures(gpu_image):
+    """{library: architectures} of the CUDA libraries with code for cards that TensorFlow opens."""
+    script = Path(__file__).resolve().parent / "fatbin.py"
+    libraries = "cublas/lib/libcublas.so.12 cublas/lib/libcublasLt.so.12 cufft/lib/libcufft.so.11"
+    libraries += " cusolver/lib/libcusolver.so.11 cusparse/lib/libcusparse.so.12"
+    libraries += " nccl/lib/libnccl.so.2"
+    cudnn = "adv cnn engines_precompiled engines_runtime_compiled ops"
+    libraries += "".join(f" cudnn/lib/libcudnn_{each}.so.9" for each in cudnn.split())
+    command = f"cd /opt/venv/lib/python3*/site-packages/nvidia && python /fatbin.py {libraries}"
+    options = ["--rm", "--entrypoint", "", "--volume", f"{script}:/fatbin.py:ro"]
+    done = docker("run", *options, gpu_image, "sh", "-c", command)
+    return json.loads(done.stdout)
 
 
 FAULTS = {
@@ -89,16 +106,11 @@ def test_a_missing_cuda_library_is_named(gpu_image, with_driver):
     assert "libcudnn.so.9" in done.stderr and "TensorFlow sees none" in done.stderr
 
 
-def test_cudnn_has_code_for_old_cards(gpu_image):
-    """sm_61: GTX 1080 Ti. In the fat binaries' headers that is 61 in the field for the machine."""
-    script = (
-        "import re, sys; from pathlib import Path\n"
-        "[site] = Path('/opt/venv/lib').glob('python3*/site-packages')\n"
-        "data = (site / 'nvidia/cudnn/lib/libcudnn_cnn.so.9').read_bytes()\n"
-        "print(*sorted({m.decode() for m in re.findall(rb'\\bsm_(\\d\\d+)\\b', data)}))\n"
-    )
-    done = docker("run", "--rm", "--entrypoint", "python", gpu_image, "-c", script)
-    assert {"61", "70"} <= set(done.stdout.split()), done.stdout
+@pytest.mark.parametrize("card", [61, 70, 86, 90, 120], ids=lambda each: f"sm_{each}")
+def test_every_cuda_library_has_code_for_cards_old_and_new(architectures, card):
+    """sm_61: GTX 1080 Ti, which a newer cuDNN 9 has left; sm_120: RTX 5090."""
+    lacking = {name: found for name, found in architectures.items() if not serves(found, card)}
+    assert lacking == {}
 
 
 def test_compiled_code_is_kept_where_a_volume_can_be_mounted(gpu_image):
@@ -121,10 +133,6 @@ def test_nvidias_licences_are_kept(gpu_image):
 @pytest.mark.box
 def test_compose_up_gpu_train_finds_the_gpu_by_the_toolkits_way(gpu_image, driver, boxes, tmp_path):
     """The engine's real path to a GPU, with a fake toolkit and driver on the box."""
-    from pathlib import Path
-
-    from images import build
-
     here = Path(__file__).resolve().parent
     hook = here / "nvidia-container-runtime-hook"
     more = ["--volume", f"{hook}:/usr/bin/nvidia-container-runtime-hook:ro"]
@@ -137,7 +145,5 @@ def test_compose_up_gpu_train_finds_the_gpu_by_the_toolkits_way(gpu_image, drive
     assert "GPU found: Fake GTX 1080 Ti" in done.stdout + done.stderr, done.stderr
     # ...and the program started: it finds no data set in the empty folder, and says so
     assert done.returncode not in (0, 69)
-    report = box.ssh(
-        f"docker run --rm --gpus all {os.path.basename(gpu_image) and gpu_image} gpu-check"
-    )
+    report = box.ssh(f"docker run --rm --gpus all {gpu_image} gpu-check")
     assert report.returncode == 0 and "TensorFlow sees 1" in report.stderr
