@@ -103,6 +103,8 @@ class ProcessRunner:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
+        if not self._pid:  # nothing was started yet, and group 0 is our own
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, signal.SIGKILL)
 

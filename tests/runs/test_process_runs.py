@@ -66,6 +66,20 @@ def test_a_bad_start_is_told_at_once_with_the_last_lines(box, program, state, ki
     assert "before" in report["tail"]
 
 
+@pytest.mark.parametrize("python", ["/no/such/python", "a venv that pip can't fill"])
+def test_what_can_not_even_be_prepared_is_told_as_the_end(box, python):
+    """The supervisor ends the run; a clean-up before anything was started must not kill it."""
+    if python.startswith("a venv"):
+        more = {"python": "", "needs": "tensorflow", "requirements": "no-such-package-gpubox==1"}
+        report = box.launch(TEN, **more)
+    else:
+        report = box.launch(TEN, python=python)
+    assert (report["outcome"], report["state"]["state"]) == ("ended", "failed")
+    assert report["state"]["ending"]["kind"] == "BoxUnfit"
+    expected = "no such Python" if python.startswith("/") else "pip failed"
+    assert expected in report["state"]["ending"]["text"]
+
+
 def test_stop_saves_and_is_recorded_with_who(box):
     run = box.launch(LOOP)["id"]
     answer = box.agent.call("stop", run=run)
