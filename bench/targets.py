@@ -13,6 +13,10 @@ TARGETS: dict[str, tuple[float, str]] = {
     "accuracy.bp.30000": (0.953, "min"),
     "accuracy.cnn.2000": (0.975, "min"),
     "accuracy.cnn.20000": (0.992, "min"),
+    # a deploy and a status where nothing has changed, after connecting
+    "deploy.warm_requests": (4, "max"),
+    "deploy.warm_over_program_seconds": (1.5, "max"),
+    "status.requests": (1, "max"),
 }
 
 
