@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FAB = Path(sys.executable).parent / "fab"
-STEPS = "4000"
+STEPS = "8000"
 CONFIG = f"""
 [data.mnist]
 path = "~/.gpubox/sets/mnist"
@@ -102,12 +102,12 @@ def test_in_a_container_over_link_engine_supervisor_and_power(boxes, cpu_image, 
     step = past(box, run, step)
     box.power_off()
     box.power_on()
-    step = past(box, run, step)
+    past(box, run, step)
     box.pull_the_plug()
     box.power_on()
 
     result, history = finished(box, run)
-    assert history.count("interrupted") >= 2, history
+    assert history.count("interrupted") >= 2, history  # by the power-off and by the plug at least
     assert result["weights_sha256"] == left_alone["weights_sha256"]
     assert result["state_sha256"] == left_alone["state_sha256"]
     try:
