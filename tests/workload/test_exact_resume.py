@@ -12,12 +12,14 @@ import time
 import pytest
 
 from tests.workload.kit import ROOT, Workload
+from workload import checkpoint
 
 KILLS = 11  # of each program; every other one is aimed into a save
 FLAGS = {
-    "cnn": "--conv1 8 --conv2 8 --dense 128 --batch 20 --validation 100 --steps 2500",
-    "bp": "--hidden 400 --batch 100 --pixel-scale 255 --steps 6000",
+    "cnn": "--conv1 8 --conv2 8 --dense 128 --batch 20 --validation 100",
+    "bp": "--hidden 400 --batch 100 --pixel-scale 255",
 }
+NEVER = 10_000_000  # steps that the killed ones aim at; the last one gets an end within reach
 EVERY = "--save-every 40 --log-every 200 --validate-every 1000 --call-seconds 0.05"
 THREADS = "--intra-threads 1 --inter-threads 1"
 
@@ -30,7 +32,7 @@ class Nursery:
     """Starts runs of one program by the nursery beside this file, and kills them."""
 
     def __init__(self, run, program):
-        self.run, self.arguments = run, command(program)
+        self.run, self.program = run, program
         self.log = run.scratch.parent / "log"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.workload.nursery"],
@@ -41,11 +43,11 @@ class Nursery:
         )
         assert self.process.stdout.readline() == "ready\n"
 
-    def start(self):
+    def start(self, steps):
         """Starts a run with an empty log; returns its process id."""
         self.log.write_text("")
         order = {
-            "arguments": self.arguments,
+            "arguments": [*command(self.program), "--steps", str(steps)],
             "environment": self.run.environment,
             "output": str(self.log),
         }
@@ -74,13 +76,13 @@ def half_saved(run):
 
 def kill_once(nursery, moment, aimed):
     """Starts, kills; returns (whether it was still running, whether a half save was left)."""
-    pid = nursery.start()
+    pid = nursery.start(NEVER)
     wait_until(lambda: "training on" in nursery.log.read_text())
     if aimed:
         wait_until(lambda: half_saved(nursery.run), pause=0.0005)
         time.sleep(moment.uniform(0, 0.004))
     else:
-        time.sleep(moment.uniform(0.2, 2.0))
+        time.sleep(moment.uniform(0.1, 1.5))
     os.kill(pid, signal.SIGKILL)
     return nursery.end() == -signal.SIGKILL, half_saved(nursery.run)
 
@@ -90,11 +92,12 @@ def killed_again_and_again(folder, data, program, found):
     run, moment = Workload(folder / "killed", data), random.Random(program)
     nursery = Nursery(run, program)
     ends = [kill_once(nursery, moment, aimed=bool(n % 2)) for n in range(KILLS)]
-    nursery.start()
+    last = checkpoint.steps(run.checkpoints)[-1] // 200 * 200 + 400
+    nursery.start(last)
     code = nursery.end()
     log = nursery.log.read_text()
     nursery.run = whole = Workload(folder / "whole", data)
-    nursery.start()
+    nursery.start(last)
     found[program] = {
         "killed": sum(alive for alive, _ in ends),
         "half saves": sum(half for _, half in ends),
