@@ -60,14 +60,14 @@ def apply(
     for name, gradient in gradients.items():
         if name.endswith("weights"):
             gradient += arguments.l2 * state[name]
-        subtract(state[name], rate * gradient)
+        descend(state[name], rate, gradient)
         average = state[name + AVERAGE]
-        subtract(average, fresh * (average - state[name]))
+        descend(average, fresh, average - state[name])
 
 
-def subtract(variable: tf.Variable, amount: tf.Tensor) -> None:
-    """variable -= amount, on this replica's own copy where there are several."""
-    tf.raw_ops.AssignSubVariableOp(resource=variable.handle, value=amount)
+def descend(variable: tf.Variable, rate: tf.Tensor, direction: tf.Tensor) -> None:
+    """variable -= rate * direction in one pass, on this replica's own copy if there are several."""
+    tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=direction)
 
 
 def penalty(arguments: argparse.Namespace, state: Variables) -> tf.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from typing import Any
 
 import tensorflow as tf
 
@@ -53,13 +54,29 @@ def logits(
     x = tf.cast(pixels, dtype)
     for layer in ("conv1", "conv2"):
         x = tf.nn.conv2d(x, w[f"{layer}/weights"], strides=1, padding="SAME")
-        x = tf.nn.relu(x + w[f"{layer}/biases"])
+        # the maximum commutes with adding a bias and with relu, which then touch a quarter
         x = tf.nn.max_pool2d(x, 2, 2, padding="SAME")
+        x = tf.nn.relu(x + w[f"{layer}/biases"])
     x = tf.reshape(x, (-1, w["dense/weights"].shape[0]))
-    x = tf.nn.relu(x @ w["dense/weights"] + w["dense/biases"])
+    x = tf.nn.relu(product(x, w["dense/weights"]) + w["dense/biases"])
     if kept is not None:
         x *= tf.cast(kept, dtype)
     return tf.cast(x @ w["output/weights"] + w["output/biases"], tf.float32)
+
+
+@tf.custom_gradient
+def product(x: tf.Tensor, weights: tf.Tensor) -> Any:
+    """x @ weights, of shapes (n, inputs) and (inputs, outputs).
+
+    Its gradient for x goes through a batch of one product: the plain kernel first rearranges the
+    transposed weights, which for a large layer takes a third of the time (5.5 → 4.1 CPU ms).
+    """
+
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        back = tf.matmul(upstream[tf.newaxis], weights[tf.newaxis], transpose_b=True)[0]
+        return back, tf.matmul(x, upstream, transpose_a=True)
+
+    return tf.matmul(x, weights), gradient
 
 
 def dropout_mask(arguments: argparse.Namespace, step: tf.Tensor) -> tf.Tensor:

@@ -45,7 +45,9 @@ def required_gpus(environment: dict[str, str] | os._Environ[str]) -> int:
     raise GpuMissing(f"REQUIRE_GPU={value}: expected a number or all")
 
 
-def open_device(choice: str, intra: int, inter: int, deterministic: str) -> dict[str, Any]:
+def open_device(
+    choice: str, intra: int, inter: int, deterministic: str, xla: bool = False
+) -> dict[str, Any]:
     """Imports TensorFlow, pins its threads and picks the device.
 
     choice: auto, cpu or gpu. Returns what goes into progress.json and result.json as `device`.
@@ -72,7 +74,8 @@ def open_device(choice: str, intra: int, inter: int, deterministic: str) -> dict
         tf.config.experimental.set_memory_growth(gpu, True)
     tf.config.threading.set_intra_op_parallelism_threads(intra)
     tf.config.threading.set_inter_op_parallelism_threads(inter)
-    fixed = deterministic == "on" or (deterministic == "auto" and not gpus)
+    # TensorFlow has no deterministic gradient of max-pooling under XLA
+    fixed = deterministic == "on" or (deterministic == "auto" and not gpus and not xla)
     if fixed:
         tf.config.experimental.enable_op_determinism()
     for text in other_processes() if gpus else []:

@@ -53,7 +53,8 @@ class Loop:
         """Trains one step for each row of `rows`, which holds positions in `images`.
 
         images: (n, height, width, channels); labels: (n,); rows: (k, batch); first: number of the
-        first of these steps. Returns the last step's loss, and whether all k losses were finite.
+        first of these steps. Returns the last step's loss, and whether all losses and weights
+        are finite.
         """
         loss, finite = tf.constant(0.0), tf.constant(True)
         for i in tf.range(tf.shape(rows)[0]):
@@ -64,6 +65,9 @@ class Loop:
                 parts = self.strategy.run(self._body, args=(*batch, first + i))
                 loss = self.strategy.reduce(tf.distribute.ReduceOp.SUM, parts, axis=None)
             finite = tf.logical_and(finite, tf.math.is_finite(loss))
+        for variable in self.state.values():
+            # a relu can swallow a NaN on its way to the loss, so the weights are looked at as well
+            finite = tf.logical_and(finite, tf.math.is_finite(tf.reduce_sum(variable)))
         return loss + self._penalty(self.arguments, self.state), finite
 
     def _step(self, images: tf.Tensor, labels: tf.Tensor, step: tf.Tensor) -> tf.Tensor:

@@ -7,6 +7,7 @@ your own must do to fit the kit is the same, and is written in docs/workload.md.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 import sys
 import time
@@ -160,6 +161,7 @@ def prepare(
         arguments.intra_threads,
         arguments.inter_threads,
         arguments.deterministic,
+        arguments.xla,
     )
     progress.phase("starting", device=used["kind"])
     progress.say(f"training on {used['kind'].upper()}: {', '.join(used['names'])}")
@@ -329,7 +331,9 @@ def newest_saved(run: Run) -> str:
 
 
 def not_finite(run: Run, steps: int) -> str:
-    """One line for a loss that is no number any more."""
+    """One line for a loss that is no number any more, after what was good is published."""
+    with contextlib.suppress(OSError):
+        run.saver.wait()
     return (
         f"the loss became NaN or infinite between steps {run.step} and {run.step + steps}; nothing "
         f"of it was saved, the last good checkpoint is that of {newest_saved(run)}; "

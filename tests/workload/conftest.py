@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bench import mnist as known_mnist
-from tests.workload.kit import Workload, write_set
+from tests.workload.kit import Nursery, Workload, write_set
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,15 @@ def small_set(tmp_path):
     return write_set(tmp_path / "set", images, labels)
 
 
+@pytest.fixture(scope="session")
+def nursery():
+    """Starts workload processes quickly, one at a time."""
+    made = Nursery()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def workload(tmp_path, small_set):
+def workload(tmp_path, small_set, nursery):
     """`workload("bp", "--steps", 10)` on the small set; `.output`, `.checkpoints`, `.data`."""
-    return Workload(tmp_path / "run", small_set)
+    return Workload(tmp_path / "run", small_set, nursery)

@@ -1,8 +1,9 @@
 """Makes small data sets and runs the real workload on them, in folders of its own."""
 
-import os
+import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -32,38 +33,78 @@ def write_set(folder, images, labels, test_images=None, test_labels=None):
     return folder
 
 
-class Workload:
-    """Runs `python -m workload` with folders of its own."""
+class Nursery:
+    """The process of nursery.py: runs one workload process at a time."""
 
-    def __init__(self, folder, data):
+    def __init__(self):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.workload.nursery"],
+            cwd=ROOT,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self.process.stdout.readline() == "ready\n"
+
+    def start(self, order):
+        """Starts one; returns its process id."""
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def end(self):
+        """Waits for it; returns its exit code, negative for a signal."""
+        return int(self.process.stdout.readline())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait(60)
+
+
+class Workload:
+    """Runs the workload with folders of its own, by a nursery where one is given."""
+
+    def __init__(self, folder, data, nursery):
         self.output, self.scratch, self.data = folder / "output", folder / "scratch", data
         self.scratch.mkdir(parents=True, exist_ok=True)
+        self.log, self.errors, self.nursery = folder / "out.log", folder / "err.log", nursery
 
     @property
     def checkpoints(self):
         return self.output / "checkpoints"
 
-    @property
-    def environment(self):
-        return {
-            "GPUBOX_INPUT": str(self.data),
-            "GPUBOX_OUTPUT": str(self.output),
-            "GPUBOX_SCRATCH": str(self.scratch),
-            "PYTHONUNBUFFERED": "1",
-        }
-
     def start(self, *arguments, **environment):
-        """The started process, with its output piped and unbuffered."""
-        env = {**os.environ, **self.environment, **environment}
-        command = [sys.executable, "-m", "workload", *map(str, arguments)]
-        return subprocess.Popen(
-            command, cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        """Starts a run; returns its process id."""
+        self.log.write_text("")
+        folders = {"INPUT": self.data, "OUTPUT": self.output, "SCRATCH": self.scratch}
+        own = {f"GPUBOX_{name}": str(path) for name, path in folders.items()}
+        order = {
+            "arguments": [str(each) for each in arguments],
+            "environment": {**own, **environment},
+            "out": str(self.log),
+            "err": str(self.errors),
+        }
+        return self.nursery.start(order)
+
+    def end(self):
+        """(exit code, stdout, our own lines on stderr)"""
+        code, err = self.nursery.end(), self.errors.read_text()
+        assert "Traceback" not in err, err
+        own = [text for text in err.splitlines() if text.startswith(("error:", "warning:"))]
+        return code, self.log.read_text(), own
 
     def __call__(self, *arguments, **environment):
-        """(exit code, stdout, our own lines on stderr)"""
-        process = self.start(*arguments, **environment)
-        out, err = process.communicate(timeout=500)
-        own = [t for t in err.splitlines() if t.startswith(("error:", "warning:", "Traceback"))]
-        assert "Traceback" not in err, err
-        return process.returncode, out, own
+        """Runs it to its end: (exit code, stdout, our own lines on stderr)"""
+        self.start(*arguments, **environment)
+        return self.end()
+
+    def wait_for(self, text):
+        """Returns when `text` stands on its stdout."""
+        wait_until(lambda: text in self.log.read_text())
+
+
+def wait_until(condition, seconds=120, pause=0.01):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(pause)
+    assert condition()

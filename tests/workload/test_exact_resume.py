@@ -4,17 +4,15 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 
 import pytest
 
-from tests.workload.kit import ROOT, Workload
+from tests.workload.kit import Nursery, Workload, wait_until
 from workload import checkpoint
 
-KILLS = 11  # of each program; every other one is aimed into a save
+KILLS = 11  # of each program
 FLAGS = {
     "cnn": "--conv1 8 --conv2 8 --dense 128 --batch 20 --validation 100",
     "bp": "--hidden 400 --batch 100 --pixel-scale 255",
@@ -24,86 +22,52 @@ EVERY = "--save-every 40 --log-every 200 --validate-every 1000 --call-seconds 0.
 THREADS = "--intra-threads 1 --inter-threads 1"
 
 
-def command(program):
-    return [program, *FLAGS[program].split(), *EVERY.split(), *THREADS.split()]
-
-
-class Nursery:
-    """Starts runs of one program by the nursery beside this file, and kills them."""
-
-    def __init__(self, run, program):
-        self.run, self.program = run, program
-        self.log = run.scratch.parent / "log"
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.workload.nursery"],
-            cwd=ROOT,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert self.process.stdout.readline() == "ready\n"
-
-    def start(self, steps):
-        """Starts a run with an empty log; returns its process id."""
-        self.log.write_text("")
-        order = {
-            "arguments": [*command(self.program), "--steps", str(steps)],
-            "environment": self.run.environment,
-            "output": str(self.log),
-        }
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline())
-
-    def end(self):
-        """Waits for the run; returns its exit code, negative for a signal."""
-        return int(self.process.stdout.readline())
-
-    def close(self):
-        self.process.stdin.close()
-        self.process.wait(60)
-
-
-def wait_until(condition, seconds=60, pause=0.01):
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(pause)
+def command(program, steps):
+    flags = f"{FLAGS[program]} {EVERY} {THREADS} --steps {steps}"
+    return [program, *flags.split()]
 
 
 def half_saved(run):
     return any(each.name.startswith(".part-") for each in run.checkpoints.iterdir())
 
 
-def kill_once(nursery, moment, aimed):
-    """Starts, kills; returns (whether it was still running, whether a half save was left)."""
-    pid = nursery.start(NEVER)
-    wait_until(lambda: "training on" in nursery.log.read_text())
-    if aimed:
-        wait_until(lambda: half_saved(nursery.run), pause=0.0005)
+def is_training(run):
+    return json.loads((run.output / "progress.json").read_text())["phase"] == "training"
+
+
+def kill_once(run, program, moment, number):
+    """Starts, kills; returns (its exit code, whether a half save was left).
+
+    Of three kills one falls into the start, one into a save, one anywhere in the training.
+    """
+    before = checkpoint.steps(run.checkpoints)
+    pid = run.start(*command(program, NEVER))
+    run.wait_for("training on")
+    if number % 3:
+        wait_until(lambda: is_training(run))
+    if number % 3 == 1:
+        wait_until(lambda: half_saved(run), pause=0.0005)
         time.sleep(moment.uniform(0, 0.004))
     else:
-        time.sleep(moment.uniform(0.1, 1.5))
+        if number % 3 == 2:  # however slow the disk: each third start gets a step further
+            wait_until(lambda: checkpoint.steps(run.checkpoints)[-1:] > before[-1:])
+        time.sleep(moment.uniform(0, 1))
     os.kill(pid, signal.SIGKILL)
-    return nursery.end() == -signal.SIGKILL, half_saved(nursery.run)
+    return run.end()[0], half_saved(run)
 
 
 def killed_again_and_again(folder, data, program, found):
     """Runs `program` with KILLS kills and then to its end, then once whole; fills `found`."""
-    run, moment = Workload(folder / "killed", data), random.Random(program)
-    nursery = Nursery(run, program)
-    ends = [kill_once(nursery, moment, aimed=bool(n % 2)) for n in range(KILLS)]
-    last = checkpoint.steps(run.checkpoints)[-1] // 200 * 200 + 400
-    nursery.start(last)
-    code = nursery.end()
-    log = nursery.log.read_text()
-    nursery.run = whole = Workload(folder / "whole", data)
-    nursery.start(last)
+    nursery, moment = Nursery(), random.Random(program)
+    killed = Workload(folder / "killed", data, nursery)
+    whole = Workload(folder / "whole", data, nursery)
+    ends = [kill_once(killed, program, moment, n) for n in range(KILLS)]
+    last = checkpoint.steps(killed.checkpoints)[-1] // 200 * 200 + 400
     found[program] = {
-        "killed": sum(alive for alive, _ in ends),
+        "killed": [code for code, _ in ends].count(-signal.SIGKILL),
         "half saves": sum(half for _, half in ends),
-        "codes": (code, nursery.end()),
-        "log": log,
-        "runs": (run, whole),
+        "ends": [run(*command(program, last)) for run in (killed, whole)],
+        "runs": (killed, whole),
     }
     nursery.close()
 
@@ -126,8 +90,8 @@ def test_twenty_kills_change_no_bit(tmp_path, small_set):
     assert sum(each["killed"] for each in found.values()) >= 20
     assert sum(each["half saves"] for each in found.values()) >= 1
     for program, each in found.items():
-        assert each["codes"] == (0, 0), each["log"]
-        assert "resumed from step_" in each["log"] and "warning:" not in each["log"]
+        assert [(code, said) for code, _, said in each["ends"]] == [(0, []), (0, [])]
+        assert "resumed from step_" in each["ends"][0][1]
         compare(*each["runs"], program)
 
 
