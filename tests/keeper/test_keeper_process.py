@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -265,6 +266,34 @@ def test_a_full_disk_does_not_keep_the_box_on(box):
         box.end()
         time.sleep(1)
         subprocess.run(["umount", "-l", str(box.keeper)], check=True)
+
+
+@pytest.mark.parametrize("hours", [6, -6, 40 * 8766])
+def test_a_wall_clock_that_is_set_begins_a_new_count_and_stops_nothing(
+    own_home, tmp_path, monkeypatch, hours
+):
+    if not shutil.which("cc"):
+        pytest.skip("no C compiler (apt-get install gcc)")
+    library, offset = tmp_path / "clock.so", tmp_path / "offset"
+    source = Path(__file__).parents[1] / "fakes" / "clock.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    offset.write_text("0")
+    monkeypatch.setenv("FAKE_CLOCK", str(offset))
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    (tmp_path / "box").mkdir()
+    box = LocalBox(own_home, tmp_path / "box")
+    try:
+        box.arm([box.stop_script()])
+        box.wait(lambda: box.status()["decision"]["idle_for"] > 3)
+        offset.write_text(str(hours * 3600))
+        set_at = time.monotonic()
+        box.wait(lambda: box.status()["decision"]["idle_for"] < 2)
+        assert box.calls() == 0
+        box.wait(lambda: box.calls())
+        assert time.monotonic() - set_at > QUICK.stop_after - 1
+        assert abs(box.status()["wall"] - time.time() - hours * 3600) < 60
+    finally:
+        box.end()
 
 
 def test_the_ledger_counts_the_time_before_the_keeper_came(box):
