@@ -121,9 +121,10 @@ def add_bursts(day: Day, span: Span, dice: random.Random) -> None:
 
 def trouble_of(day: Day, dice: random.Random) -> None:
     day.hiccups = dice.choice((0.0, 0.0, 0.02, 0.2))
-    for _ in range(dice.choice((0, 0, 0, 1, 2))):
+    for _ in range(dice.choice((0, 0, 1, 1, 2))):
         at = dice.uniform(0, DAY)
-        day.gpu_faults.append(Span(at, at + dice.expovariate(1 / 5400.0)))
+        lasts = dice.expovariate(1 / dice.choice((600.0, 5400.0, 30_000.0, 90_000.0)))
+        day.gpu_faults.append(Span(at, at + lasts))
     for _ in range(dice.choice((0, 0, 0, 1, 2))):
         at = dice.uniform(0, DAY)
         day.blackouts.append(Span(at, at + dice.expovariate(1 / 600.0)))

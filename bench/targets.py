@@ -17,6 +17,12 @@ TARGETS: dict[str, tuple[float, str]] = {
     "deploy.warm_requests": (4, "max"),
     "deploy.warm_over_program_seconds": (1.5, "max"),
     "status.requests": (1, "max"),
+    # the keeper: errors over random days, and what it costs itself at a look every 15 s
+    "keeper.stopped_at_work": (0.0, "max"),
+    "keeper.left_idle": (0.0, "max"),
+    "keeper.over_cap": (0.0, "max"),
+    "keeper.memory_mib": (25.0, "max"),
+    "keeper.share_of_a_core": (0.001, "max"),
 }
 
 

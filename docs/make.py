@@ -12,6 +12,7 @@ sys.path.insert(0, str(ROOT))
 
 from deploy.errors import all_errors  # noqa: E402
 from deploy.plan import config  # noqa: E402
+from deploy.plan.providers import SURE, table_rows  # noqa: E402
 
 TABLES = {
     "Config": "Top of the file",
@@ -82,7 +83,31 @@ follows on stderr, the box's own one as well where the fault was there. 0 means 
 | exit code | kind | meaning |
 |---|---|---|"""
 
-PAGES = {"config.md": config_page, "errors.md": errors_page}
+
+def providers_page() -> str:
+    """What a stop does at each provider, read from deploy/plan/providers.py."""
+    rows = ["| " + " | ".join(cells) + " |" for cells in table_rows()]
+    sure = [f"- **{mark}**: {meaning}" for mark, meaning in SURE.items()]
+    return "\n".join([PROVIDERS_HEAD.format(sure="\n".join(sure)), *rows]) + "\n"
+
+
+PROVIDERS_HEAD = """\
+# What a stop does, provider by provider
+
+Made from `deploy/plan/providers.py` by `make docs`. Read in November 2026 from pages of varying
+age, on boxes that the kit's authors have not rented: defaults to be checked, and overridden by
+`boxes.NAME.provider` and `[boxes.NAME.stop]`. The last column says how sure each row is:
+
+{sure}
+
+A box is taken for a provider's when two marks say so (variables, files, DMI, the metadata
+address, the SSH host's name), or when `provider` names it. Any other box is reminded about and
+never switched off. `fab idle --arm` shows what was found.
+
+| provider | how it is stopped | the bill | the data | from outside | sure |
+|---|---|---|---|---|---|"""
+
+PAGES = {"config.md": config_page, "errors.md": errors_page, "providers.md": providers_page}
 
 
 def main(check: bool) -> int:

@@ -40,7 +40,7 @@ def arm(request: dict[str, Any], wire: Any) -> dict[str, Any]:
         raise Refusal(
             "StopFailed",
             "NOT armed: the stop can't be carried out: " + "; ".join(problems),
-            "mend that, set boxes.NAME.stop.command, or arm with --force (it then only reminds)",
+            "mend that, set boxes.NAME.stop.command, or arm with fab idle --arm --force",
         )
     armed = {key: value for key, value in request.items() if key not in KEPT_OUT}
     armed.update(

@@ -45,7 +45,7 @@ def command_problems(
     if words[0] == "sudo":
         return sudo_problems(words)
     return program_problems(words[0]) + [
-        line for word in words[1:2] if words[0] in ("sh", "bash") for line in script_problems(word)
+        line for word in words[1:2] if words[0] in ("sh", "bash") for line in shell_problems(word)
     ]
 
 
@@ -71,14 +71,19 @@ def program_problems(name: str) -> list[str]:
     return script_problems(path)
 
 
-def script_problems(path: str) -> list[str]:
+def shell_problems(word: str) -> list[str]:
+    """Of what stands after `sh` or `bash`: a script, or options, which are not looked at."""
+    return [] if word.startswith("-") else script_problems(word, b"")
+
+
+def script_problems(path: str, begins: bytes = b"#!") -> list[str]:
     """Windows line ends in a script's first line make the kernel look for `sh\\r`."""
     try:
         with open(path, "rb") as file:
             first = file.readline(256)
     except OSError as no:
         return [f"{path}: {no.strerror}"]
-    if first.startswith(b"#!") and first.rstrip(b"\n").endswith(b"\r"):
+    if first.startswith(begins) and first.rstrip(b"\n").endswith(b"\r"):
         return [f"{path}: has CRLF line ends: convert it (sed -i 's/\\r$//')"]
     return []
 

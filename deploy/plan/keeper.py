@@ -114,7 +114,16 @@ def stop_plan(box: Box, choice: Choice, found: Mapping[str, Any]) -> dict[str, A
     if not commands and not preset.calls:
         return {**plan, "how": "report", "effect": f"not stopped from inside: {preset.how}"}
     ways = {"commands": commands, "calls": [dict(each) for each in preset.calls]}
-    return {**plan, **ways, "checks": [dict(each) for each in preset.checks]}
+    return {**plan, **ways, "checks": [check_of(each, choice.told) for each in preset.checks]}
+
+
+def check_of(check: Mapping[str, Any], told: bool) -> dict[str, Any]:
+    """A check as the box does it; what could not be found out is no obstacle where the user has
+    named the provider and the check says that this is enough."""
+    kept = {key: value for key, value in check.items() if key != "unless_told"}
+    if told and check.get("unless_told"):
+        kept.pop("unknown")
+    return kept
 
 
 def arm_request(

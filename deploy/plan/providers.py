@@ -192,8 +192,9 @@ PRESETS = (
                 ),
                 "forbidden": "terminate",
                 "says": TERMINATE,
-                "unknown": "the shutdown behaviour could not be read (it must not be `terminate`): "
-                "let the aws program read it here, or look in the console and arm with --force",
+                "unknown": "the shutdown behaviour could not be read (with `terminate` a stop would "
+                'delete the box): look in the console, then set boxes.NAME.provider = "aws"',
+                "unless_told": True,
             },
         ),
         how="power-off (`halt` would not do); refused where the shutdown behaviour is `terminate`",

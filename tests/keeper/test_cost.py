@@ -66,7 +66,7 @@ def test_a_day_is_the_readers_day(monkeypatch):
     time.tzset()
     late = [{"hours": {"2026-11-29T20": {"on": 60, "idle": 0, "cost": 1.0, "runs": {}}}}]
     assert by_day(late)[0].name == "2026-11-30"
-    monkeypatch.undo()
+    monkeypatch.delenv("TZ")
     time.tzset()
 
 

@@ -47,7 +47,6 @@ def gpu(library, tmp_path, monkeypatch):
     settings = tmp_path / "nvml"
     monkeypatch.setenv("FAKE_NVML", str(settings))
     monkeypatch.setattr(sensors_gpu, "on_the_bus", lambda: True)
-    monkeypatch.setattr(sensors_gpu, "DEADLINE", 0.5)
 
     def say(*lines):
         settings.write_text("\n".join(lines) + "\n")
@@ -125,12 +124,14 @@ def test_an_nvml_that_begins_to_err_later(gpu):
     assert gpu.sensor.read(15.0).state == UNKNOWN
 
 
-def test_an_nvml_that_hangs_is_killed_and_left_alone_for_a_while(gpu):
+def test_an_nvml_that_hangs_is_killed_and_left_alone_for_a_while(gpu, monkeypatch):
     gpu("hang 60")
     began = time.monotonic()
-    signal = gpu.sensor.read(0.0)
+    with monkeypatch.context() as quick:
+        quick.setattr(sensors_gpu, "DEADLINE", 0.5)
+        signal = gpu.sensor.read(0.0)
     assert signal.state == UNKNOWN and "does not answer" in signal.detail
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     gpu("util 0")
     assert gpu.sensor.read(15.0).state == UNKNOWN  # not asked again yet
     assert gpu.sensor.read(61.0) == (IDLE, "0 %")
@@ -147,7 +148,6 @@ def test_a_mig_card_can_not_tell_its_use(gpu):
 def smi(tmp_path, monkeypatch):
     """`smi("echo 0, 100")` puts an nvidia-smi into PATH; there is no NVML library."""
     monkeypatch.setattr(sensors_gpu, "on_the_bus", lambda: True)
-    monkeypatch.setattr(sensors_gpu, "DEADLINE", 0.5)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     sensor = Gpu(5.0, lambda: Child(lambda: Nvml(str(tmp_path / "none.so"))))
 
@@ -170,7 +170,11 @@ def smi(tmp_path, monkeypatch):
         ('echo "No devices were found"', "No devices"),
     ],
 )
-def test_an_nvidia_smi_that_does_not_answer_is_unknown_and_says_why(smi, script, words):
+def test_an_nvidia_smi_that_does_not_answer_is_unknown_and_says_why(
+    smi, script, words, monkeypatch
+):
+    if "sleep" in script:
+        monkeypatch.setattr(sensors_gpu, "DEADLINE", 1.0)
     signal = smi(script)
     assert signal.state == UNKNOWN and words in signal.detail
 
@@ -447,5 +451,5 @@ def test_the_time_zone_does_not_matter(places, zone, monkeypatch):
     sensor = sensors_work.Runs(places, 3600)
     make_run(places, RUN)
     assert [sensor.read(at).state for at in (0.0, 3500.0, 3700.0)] == [ACTIVE, ACTIVE, IDLE]
-    monkeypatch.undo()
+    monkeypatch.delenv("TZ")
     time.tzset()
