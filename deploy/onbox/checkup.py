@@ -12,7 +12,8 @@ from typing import Any, Callable
 from .disks import mount_of, try_disk
 from .engine_facts import engine_in_depth
 from .facts import facts, output
-from .places import find_places
+from .places import Places, find_places
+from .pythons import candidates, probe
 from .reach import reachable
 
 PATIENCE = 100.0  # seconds; the check in the image alone may take a cold TensorFlow import
@@ -31,6 +32,7 @@ def doctor(request: dict[str, Any], wire: Any) -> dict[str, Any]:
         "data_disk": lambda: look_at(places.data),
         "input_disk": lambda: look_at(places.input),
         "reach": reachable,
+        "tensorflow": lambda: own_tensorflow(places),
         "tools": lambda: [name for name in ("zstd", "systemctl", "apt-get") if shutil.which(name)],
     }
     base = facts(request, wire)
@@ -72,6 +74,17 @@ def look_at(path: str) -> dict[str, Any]:
     """Mount and measured speed of a folder's disk."""
     free = os.statvfs(path).f_bavail * os.statvfs(path).f_frsize
     return {"path": path, **mount_of(path), **try_disk(path, free)}
+
+
+def own_tensorflow(places: Places) -> dict[str, Any]:
+    """The first Python with TensorFlow, for boxes where runs are processes; {} with an engine."""
+    if shutil.which("docker"):
+        return {}
+    for path in candidates():
+        found = probe(places, path)
+        if found.get("tensorflow"):
+            return {"path": path, **found}
+    return {"path": ""}
 
 
 def room(path: str) -> int:

@@ -20,12 +20,26 @@ def checks(facts: Mapping[str, Any], name: str, device: str) -> list[Check]:
     found = facts["gpus"]
     if device == "cpu":
         return [Check("GPU", "not asked for (device = cpu)")]
+    own = own_tensorflow(facts.get("tensorflow") or {}, bool(found["cards"]), name)
     if not found["cards"]:
-        return [no_card(found, name, device)]
+        return [no_card(found, name, device), *own]
     rows = [row for card in found["cards"] for row in one_card(card, name)]
     if facts["engine"].get("answers"):
         rows += [toolkit(facts["engine"]["gpu_try"], name), image(facts["engine"]["image"], name)]
-    return rows
+    return rows + own
+
+
+def own_tensorflow(found: Mapping[str, Any], cards: bool, name: str) -> list[Check]:
+    """The box's own Python, where runs are processes; [] where they are containers."""
+    if "path" not in found:
+        return []
+    if not found["path"]:
+        return [Check("TensorFlow", "in no Python here: the first run makes its own", "note")]
+    value = f"{found['tensorflow']} in {found['path']}"
+    if cards and not found["gpus"]:
+        remedy = f"the first run makes its own; or set boxes.{name}.python to one that sees it"
+        return [Check("TensorFlow", f"{value} sees no GPU", "warn", remedy, GPU)]
+    return [Check("TensorFlow", f"{value} sees {found['gpus']} GPUs" if cards else value)]
 
 
 def no_card(found: Mapping[str, Any], name: str, device: str) -> Check:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Iterator
 from typing import Any
 
 from deploy.effects.agent import Agent
-from deploy.errors import BoxUnfit
+from deploy.effects.link import LocalLink
+from deploy.errors import BoxUnfit, StopFailed
 from deploy.plan.bootstrap import Command, Step, plan, through
 from deploy.verbs.desk import Desk, Outcome
+from deploy.verbs.idle import arm_keeper, say_armed
 
 
 def bootstrap(desk: Desk) -> Outcome:
@@ -23,31 +26,63 @@ def make_ready(desk: Desk, name: str) -> dict[str, Any]:
     with desk.open(name) as box:
         facts = box.call("survey", repeatable=True)
         steps = plan(facts, name)
-        show(desk, name, steps)
+        show(desk, name, [*steps, *keeper_step(box)])
         if not desk.dry_run:
             with way_out(desk, box, facts, steps) as proxy:
                 for step in steps:
                     apply(desk, box, step, proxy)
     done = [step.name for step in steps if step.commands]
-    if done and not desk.dry_run:
-        steps = check_again(desk, name)
+    if desk.dry_run:
+        return result(name, [], steps)
+    # A new connection: a new group counts from then on.
+    with desk.open(name) as box:
+        steps = check_again(box, name) if done else steps
+        armed = arm(desk, box, name)
+    done += [step.name for step in armed if not step.by_hand]
+    answer = result(name, done, [*steps, *armed])
+    sum_up(desk, answer)
+    return answer
+
+
+def result(name: str, changed: list[str], steps: list[Step]) -> dict[str, Any]:
     by_hand = {step.name: step.by_hand for step in steps if step.by_hand}
-    if not desk.dry_run:
-        sum_up(desk, name, done, by_hand)
-    return {"box": name, "changed": [] if desk.dry_run else done, "by_hand": by_hand}
+    return {"box": name, "changed": changed, "by_hand": by_hand}
+
+
+def keeper_step(box: Agent) -> list[Step]:
+    """For the plan: is the keeper armed? This machine's own is its owner's matter."""
+    if isinstance(box.link, LocalLink):
+        return []
+    armed = box.call("idle", repeatable=True)["armed"]
+    return [Step("keeper", "it is armed" if armed else "it is armed with the rule of the config")]
+
+
+def arm(desk: Desk, box: Agent, name: str) -> list[Step]:
+    """Arm the keeper; a step where that changed something or is left to a person."""
+    if isinstance(box.link, LocalLink):
+        return []
+    before = box.call("idle", repeatable=True)["armed"]
+    try:
+        say_armed(desk, name, arm_keeper(desk, box, desk.box(name)), desk.box(name))
+    except StopFailed as no:
+        return [Step("keeper", no.message, by_hand=f"{no.message}: {no.hint}")]
+    return [] if before else [Step("keeper", "armed")]
 
 
 def show(desk: Desk, name: str, steps: list[Step]) -> None:
-    """The whole plan before any of it is done."""
+    """The whole plan before any of it is done, each command on a line of its own."""
     rows = []
     for step in steps:
         todo = "by hand" if step.by_hand else "do" if step.commands else "keep"
-        rows.append((todo, step.name, step.why, step.by_hand or lines_of(step)))
-    desk.show.table(["", name, "why", "how"], rows)
+        rows.append((todo, step.name, step.why))
+        rows += [("", "", f"→ {line}") for line in lines_of(step)]
+    desk.show.table(["", name, ""], rows)
 
 
-def lines_of(step: Step) -> str:
-    return "\n".join(" ".join(command.argv) for command in step.commands)
+def lines_of(step: Step) -> list[str]:
+    if step.by_hand:
+        return [step.by_hand]
+    return [shlex.join(command.argv) for command in step.commands]
 
 
 @contextlib.contextmanager
@@ -84,10 +119,9 @@ def perform(box: Agent, command: Command, on_event: Any) -> None:
     box.call("perform", on_event, argv=list(command.argv), root=command.root, stdin=command.stdin)
 
 
-def check_again(desk: Desk, name: str) -> list[Step]:
-    """Fresh facts over a fresh connection (a new group counts from then on): is anything left?"""
-    with desk.open(name) as box:
-        steps = plan(box.call("survey", repeatable=True), name)
+def check_again(box: Agent, name: str) -> list[Step]:
+    """Fresh facts: is anything left?"""
+    steps = plan(box.call("survey", repeatable=True), name)
     left = [step for step in steps if step.commands]
     if left:
         raise BoxUnfit(
@@ -97,7 +131,8 @@ def check_again(desk: Desk, name: str) -> list[Step]:
     return steps
 
 
-def sum_up(desk: Desk, name: str, done: list[str], by_hand: dict[str, str]) -> None:
+def sum_up(desk: Desk, answer: dict[str, Any]) -> None:
+    name, done, by_hand = answer["box"], answer["changed"], answer["by_hand"]
     for step, how in by_hand.items():
         desk.show.warn(f"{name}: {step}, by hand: {how}")
     changed = f"changed: {', '.join(done)}" if done else "nothing to change"

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from deploy.effects.agent import Agent
+from deploy.effects.link import LocalLink
 from deploy.errors import KitError, error_named
+from deploy.plan import doctor_stop
 from deploy.plan.check import Check, worst
+from deploy.plan.config import Box
+from deploy.plan.deploy import IMAGES
 from deploy.plan.doctor import Way, checks
+from deploy.plan.providers import choose, questions
 from deploy.verbs.desk import Desk, Outcome
+from deploy.verbs.idle import ssh_host
 
 MARKS = {"ok": "✓", "note": "·", "unknown": "?", "warn": "!", "bad": "✗"}
-GPU_IMAGE = "gpubox/gpu:latest"
 
 
 def doctor(desk: Desk) -> Outcome:
@@ -20,7 +24,7 @@ def doctor(desk: Desk) -> Outcome:
     results, code = [], 0
     for name in desk.hosts:
         found = examine(desk, name)
-        desk.show.table(["", name, "", "what to do"], [row(check) for check in found])
+        desk.show.table(["", name, ""], [row for check in found for row in rows_of(check)])
         bad = worst(found)
         if bad and bad.verdict == "bad":
             code = max(code, error_named(bad.kind).exit_code)
@@ -37,11 +41,22 @@ def examine(desk: Desk, name: str) -> list[Check]:
     try:
         with desk.open(name) as box:
             way = way_to(name, box, time.monotonic() - start)
-            images = [desk.config.run.image or GPU_IMAGE]
+            images = [desk.config.run.image or IMAGES["gpu"]]
             facts = box.call("doctor", repeatable=True, images=images)
+            money = about_money(box, desk.box(name), name)
     except KitError as fault:
         return [Check("SSH", fault.message, "bad", fault.hint, type(fault).__name__)]
-    return checks(facts, way, desk.box(name))
+    return checks(facts, way, desk.box(name)) + money
+
+
+def about_money(box: Agent, settings: Box, name: str) -> list[Check]:
+    """Whose box it is, what a stop does, whether the keeper is armed; nothing on this machine."""
+    if isinstance(box.link, LocalLink):
+        return []
+    marks = box.call("marks", repeatable=True, **questions())
+    choice = choose(settings.provider, marks, ssh_host(box, settings, name))
+    idle = box.call("idle", repeatable=True)
+    return doctor_stop.checks(idle, marks, choice, settings, name, time.time())
 
 
 def way_to(name: str, box: Agent, seconds: float) -> Way:
@@ -56,5 +71,7 @@ def way_to(name: str, box: Agent, seconds: float) -> Way:
     )
 
 
-def row(check: Check) -> tuple[Any, ...]:
-    return MARKS[check.verdict], check.name, check.value, check.remedy
+def rows_of(check: Check) -> list[tuple[str, str, str]]:
+    """The check, and under it what to do."""
+    remedy = [("", "", f"→ {check.remedy}")] if check.remedy else []
+    return [(MARKS[check.verdict], check.name, check.value), *remedy]

@@ -54,7 +54,7 @@ def bookworm_image(kind):
 
 
 def test_a_bare_box_is_made_ready_and_a_second_time_nothing_changes(system, boxes):
-    box = boxes.start("bare", user="dev", disks=False)
+    box = boxes.start("bare", user="dev", disks=False, toml='provider = "vm"')
     box.run("touch", "/root/before")
     before = state(box)
     dry = fab("bootstrap", "--host", box.name, "--dry-run")
@@ -63,7 +63,7 @@ def test_a_bare_box_is_made_ready_and_a_second_time_nothing_changes(system, boxe
 
     first = fab("bootstrap", "--host", box.name, "--json")
     assert first.returncode == 0, first.stderr
-    assert answer(first)["changed"] == ["engine", "start", "group", "data", "input"]
+    assert answer(first)["changed"] == ["engine", "start", "group", "data", "input", "keeper"]
     assert box.ssh("docker run --help >/dev/null && docker info --format ok").stdout == "ok\n"
     assert box.ssh("docker compose version --short").stdout.startswith("2.")
     assert box.ssh("touch /data/mine /input/mine").returncode == 0
@@ -76,12 +76,12 @@ def test_a_bare_box_is_made_ready_and_a_second_time_nothing_changes(system, boxe
     checks = {
         each["name"]: each for each in answer(fab("doctor", "--host", box.name, "--json"))["checks"]
     }
-    wanted = ("engine", "compose", "docker group", "data", "input", "root")
+    wanted = ("engine", "compose", "docker group", "data", "input", "root", "auto-stop")
     assert {checks[name]["verdict"] for name in wanted} <= {"ok", "note"}
 
 
 def test_a_box_without_a_network_gets_its_packages_through_this_machine(boxes):
-    box = boxes.start("bare", disks=False)
+    box = boxes.start("bare", disks=False, toml='provider = "vm"')
     box.run("ip", "route", "del", "default")
     assert box.run("timeout", "5", "apt-get", "-qq", "update", check=False).returncode != 0
     done = fab("bootstrap", "--host", box.name, "--json")
@@ -106,8 +106,8 @@ def test_without_root_it_says_what_is_to_be_done_and_does_nothing(boxes):
 
 
 def test_a_box_that_is_a_container_gets_no_engine(boxes):
-    box = boxes.start("process", disks=False)
+    box = boxes.start("process", disks=False, toml='provider = "onprem"')
     done = fab("bootstrap", "--host", box.name, "--json")
     assert done.returncode == 0, done.stderr
-    assert answer(done)["changed"] == ["data", "input"]
+    assert answer(done)["changed"] == ["data", "input", "keeper"]
     assert box.ssh("command -v docker").returncode == 1

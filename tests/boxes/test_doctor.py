@@ -52,5 +52,5 @@ def test_several_boxes_that_cannot_be_reached_are_rows_and_the_others_still_exam
     results = {each["box"]: each for each in json.loads(done.stdout)["results"]}
     assert results["off"]["checks"][0]["kind"] == "ConnectError"
     assert "ssh-keygen -R" in results["changed"]["checks"][0]["remedy"]
-    assert results["fine"]["verdict"] in ("ok", "note")
+    assert len(results["fine"]["checks"]) > 15 and results["fine"]["verdict"] != "bad"
     assert done.returncode == max(ConnectError.exit_code, HostKeyError.exit_code)

@@ -124,6 +124,25 @@ def test_a_box_that_is_a_container_needs_no_engine():
 
 
 @pytest.mark.parametrize(
+    "found,verdict,words",
+    [
+        ({"path": "/opt/conda/bin/python", "tensorflow": "2.21.0", "gpus": 1}, "ok", "sees 1"),
+        (
+            {"path": "/opt/conda/bin/python", "tensorflow": "2.21.0", "gpus": 0},
+            "warn",
+            "sees no GPU",
+        ),
+        ({"path": ""}, "note", "makes its own"),
+    ],
+)
+def test_where_runs_are_processes_the_boxs_own_tensorflow_counts(found, verdict, words):
+    facts = changed("engine", NO_ENGINE)
+    facts["tensorflow"] = found
+    check = named(checks(facts, WAY, Box()), "TensorFlow")
+    assert check.verdict == verdict and words in check.value
+
+
+@pytest.mark.parametrize(
     "fields,name,verdict",
     [
         ({"clock_offset": 4000.0}, "clock", "warn"),

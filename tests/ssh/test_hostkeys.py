@@ -155,3 +155,40 @@ def at_a_terminal(command, answer):
     except OSError:
         pass  # how Linux tells that the other end is closed
     return re.sub(r"\x1b\[[0-9;]*m|\s+", "", said.decode()), os.waitpid(child, 0)[1]
+
+
+def test_every_other_way_that_opens_ssh_refuses_a_changed_key_too(sshd):
+    server = sshd()
+    link = server.link()
+    server.run_sshd("B")
+    shell = subprocess.run(link.terminal("echo here"), capture_output=True, text=True)
+    pipe = link.pipe(server.port)
+    pipe.stdin.close()
+    assert (shell.returncode, shell.stdout) == (255, "") and "CHANGED" in shell.stderr
+    assert pipe.stdout.read() == b"" and b"CHANGED" in pipe.stderr.read()
+    assert pipe.wait() == 255
+    pipe.close()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["facts"],
+        ["doctor"],
+        ["bootstrap"],
+        ["status"],
+        ["logs"],
+        ["shell", "--command", "id"],
+        ["forward", "--port", "1"],
+        ["idle"],
+        ["stage", "mnist"],
+    ],
+    ids=" ".join,
+)
+def test_every_verb_refuses_a_changed_key_with_the_same_code(sshd, words):
+    server = sshd()
+    server.run_sshd("B")
+    command = [sys.executable, "-m", "fabric", *words, "--host", "box", "--accept-new"]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 10, done.stdout + done.stderr
+    assert "HAS CHANGED" in done.stdout + done.stderr
