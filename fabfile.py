@@ -411,3 +411,19 @@ def watch(desk: Any, every: float = 30.0, once: bool = False) -> Any:
     from deploy.verbs.watch import watch
 
     return watch(desk, every, once)
+
+
+@verb(device="cpu or gpu")
+def build(desk: Any, device: str = "cpu") -> Any:
+    """Build this clone's image: here, or with --host on the box by its own line."""
+    from deploy.verbs.build import build
+
+    return build(desk, device)
+
+
+@verb(device="cpu or gpu", image="another image of the engine here, by name")
+def ship(desk: Any, device: str = "cpu", image: str = "") -> Any:
+    """Bring an image to a box without a registry: only layers that it lacks, verified."""
+    from deploy.verbs.ship import ship
+
+    return ship(desk, device, image)

@@ -61,14 +61,20 @@ def laptop_engine() -> dict[str, str] | None:
 
 
 def image_here(name: str) -> dict[str, Any]:
-    """{id, inputs, size} of an image of this engine; empty strings without one."""
+    """{id, inputs, size, layers, architecture} of an image of this engine; id "" without one."""
     import docker
 
     try:
         image = docker.from_env().images.get(name)
     except docker.errors.ImageNotFound:
-        return {"id": "", "inputs": "", "size": 0}
-    return {"id": image.id, "inputs": image.labels.get(LABEL, ""), "size": image.attrs["Size"]}
+        return {"id": "", "inputs": "", "size": 0, "layers": [], "architecture": ""}
+    return {
+        "id": image.id,
+        "inputs": image.labels.get(LABEL, ""),
+        "size": image.attrs["Size"],
+        "layers": image.attrs["RootFS"].get("Layers") or [],
+        "architecture": image.attrs.get("Architecture", ""),
+    }
 
 
 def build_here(device: str, tag: str, inputs: str) -> None:

@@ -16,6 +16,8 @@ from .wire import Wire, standard_wire
 VERBS = {
     "facts": ("facts", "facts"),
     "prospect": ("prospect", "prospect"),
+    "image_state": ("shipment", "image_state"),
+    "load_layers": ("shipment", "load_layers"),
     "load_image": ("images", "load_image"),
     "build_image": ("images", "build_image"),
     "data_state": ("shelf", "state"),

@@ -9,12 +9,40 @@ from typing import Any
 from deploy.effects import engine
 from deploy.effects.agent import Agent
 from deploy.effects.link import LocalLink, finish
-from deploy.errors import ImageError
+from deploy.effects.shipment import Unfit, saved_frames
+from deploy.errors import EngineError, ImageError, KitError, UsageError
 from deploy.plan.config import Box
 from deploy.plan.deploy import IMAGES
-from deploy.plan.image import Bring, must_be_there, plan_image
+from deploy.plan.image import must_be_there, plan_image
 from deploy.plan.quantities import show_size
+from deploy.plan.shipment import plan_shipment, why_these
 from deploy.verbs.desk import Desk
+
+
+def ship(desk: Desk, device: str = "cpu", image: str = "") -> list[dict[str, Any]]:
+    """`fab ship`: our image of this clone (built first where it is not), or any image by name."""
+    if device not in IMAGES:
+        raise UsageError(f"--device {device}", "cpu or gpu")
+    if engine.laptop_engine() is None:
+        raise EngineError("no Docker engine answers here", "start it, or fab build --host BOX")
+    tag = image or IMAGES[device]
+    here = engine.image_here(tag)
+    if not image and not desk.dry_run:
+        here = built_here(desk, device, tag, engine.inputs_digest(device), "not from these files")
+    if image and not here["id"]:
+        raise ImageError(f"no image {image} in the engine here", "docker image ls shows them")
+    results = []
+    for name in desk.hosts:
+        with desk.open(name) as box:
+            if desk.dry_run:
+                layers = box.call("image_state", tag=tag)["images"]
+                words = why_these(here["layers"], plan_shipment(here["layers"], layers, {}))
+                desk.show.say(f"{tag}: send {words} to {name}")
+                results.append({"box": name, "id": "", "why": words})
+                continue
+            results.append({"box": name, "id": send_image(desk, box, tag, here)})
+        desk.show.done(f"{tag}: {here['id'][:19]} is on {name}")
+    return results
 
 
 def ensure_image(
@@ -38,40 +66,116 @@ def ensure_image(
         desk.show.say(f"{tag}: {bring.action} ({bring.why})")
         return {"id": "", **bring._asdict()}
     if bring.action == "build":
-        image = build_there(desk, box, device, tag, inputs, bring)
+        image = build_there(desk, box, device, tag, inputs, bring.why)
     else:
-        image = build_and_ship(desk, box, device, tag, inputs, bring)
+        image = build_and_ship(desk, box, device, tag, inputs, bring.why)
     desk.show.done(f"{tag}: {image[:19]} is on {name}")
     return {"id": image, **bring._asdict()}
 
 
-def build_there(desk: Desk, box: Agent, device: str, tag: str, inputs: str, bring: Bring) -> str:
+def build_there(desk: Desk, box: Agent, device: str, tag: str, inputs: str, why: str) -> str:
     """Build on the box: only the build context travels."""
-    desk.show.step(f"{tag}: building on {box.link.name} ({bring.why})")
+    desk.show.step(f"{tag}: building on {box.link.name} ({why})")
     content = engine.context_tar(device)
     answer = feed(desk, box, "build_image", [content], device=device, tag=tag, inputs=inputs)
     return str(answer["id"])
 
 
-def build_and_ship(desk: Desk, box: Agent, device: str, tag: str, inputs: str, bring: Bring) -> str:
-    """Build here unless that was done, then send it, compressed."""
+def build_and_ship(desk: Desk, box: Agent, device: str, tag: str, inputs: str, why: str) -> str:
+    """Build here unless that was done, then send what the box lacks of it."""
+    return send_image(desk, box, tag, built_here(desk, device, tag, inputs, why))
+
+
+def built_here(desk: Desk, device: str, tag: str, inputs: str, why: str) -> dict[str, Any]:
+    """Our image in the engine here, built now unless it is from these very files."""
     here = engine.image_here(tag)
     if here["inputs"] != inputs:
-        desk.show.step(f"{tag}: building here ({bring.why})")
+        desk.show.step(f"{tag}: building here ({why})")
         engine.build_here(device, tag, inputs)
         here = engine.image_here(tag)
+    return here
+
+
+def send_image(desk: Desk, box: Agent, tag: str, here: dict[str, Any]) -> str:
+    """Send the layers that the box lacks, from where an earlier try broke off; the image's id.
+
+    Where its engine refuses an image without the layers that it has, all are sent; where the one
+    here saves in another form, the whole as it is.
+    """
     if isinstance(box.link, LocalLink):
         return str(here["id"])
-    desk.show.step(f"{tag}: sending {show_size(here['size'])} to {box.link.name} ({bring.why})")
+    state = box.call("image_state", tag=tag)
+    refuse_other_architecture(box.link.name, tag, here, state["architecture"])
+    if state["id"] == here["id"]:
+        desk.show.done(f"{tag}: there already (the same id)")
+        return str(here["id"])
+    try:
+        answer = send_layers(desk, box, tag, here, state["images"], state["spooled"])
+        if answer["refused"]:
+            desk.show.warn(f"{tag}: {answer['refused']}; sending every layer")
+            spooled = box.call("image_state", tag=tag)["spooled"]
+            answer = send_layers(desk, box, tag, here, [], spooled)
+        if answer["refused"]:
+            raise ImageError(f"{box.link.name}: {tag}: {answer['refused']}", "fab doctor")
+    except Unfit as no:
+        desk.show.warn(f"{tag}: docker save names layers otherwise ({no}); sending the whole")
+        answer = send_whole(desk, box, tag, here)
+    return str(answer["id"])
+
+
+def send_layers(
+    desk: Desk,
+    box: Agent,
+    tag: str,
+    here: dict[str, Any],
+    theirs: list[list[str]],
+    spooled: dict[str, int],
+) -> dict[str, Any]:
+    """One try: {id, refused}."""
+    layers = here["layers"]
+    wanted = plan_shipment(layers, theirs, spooled)
+    name = box.link.name
+    desk.show.step(f"{tag}: sending {why_these(layers, wanted)} to {name}")
+    faults: list[Exception] = []  # of the thread that feeds: the stream then ends unfinished
+    sent = 0
+    with desk.show.progress(tag, here["size"]) as bar:
+
+        def frames() -> Iterator[bytes]:
+            nonlocal sent
+            try:
+                for block in saved_frames(tag, layers, wanted, bar.advance):
+                    sent += len(block)
+                    yield block
+            except (Unfit, KitError, OSError) as no:
+                faults.append(no)
+
+        try:
+            answer = feed(desk, box, "load_layers", frames(), tag=tag, id=here["id"])
+        except KitError as no:
+            raise faults[0] if faults else no from None
+    desk.show.note(f"{tag}: {show_size(sent)} went over the line")
+    return {**answer, "sent": sent}
+
+
+def send_whole(desk: Desk, box: Agent, tag: str, here: dict[str, Any]) -> dict[str, Any]:
+    """The whole saved image, compressed; {id}, checked against ours."""
     with desk.show.progress(tag, here["size"]) as bar:
         blocks = squeezed(counted(engine.saved(tag), bar.advance))
         answer = feed(desk, box, "load_image", blocks, tag=tag)
     if answer["id"] != here["id"]:
         raise ImageError(
             f"{tag}: the box says {answer['id'][:19]}, here it is {here['id'][:19]}",
-            "the engines differ in how they store images: build it there (no engine here)",
+            f"the engines differ in how they keep images: fab build --host {box.link.name}",
         )
-    return str(here["id"])
+    return answer
+
+
+def refuse_other_architecture(name: str, tag: str, here: dict[str, Any], architecture: str) -> None:
+    if here["architecture"] and architecture and here["architecture"] != architecture:
+        raise ImageError(
+            f"{tag} is for {here['architecture']}, {name} is {architecture}",
+            f"build it there: fab build --host {name}",
+        )
 
 
 def counted(blocks: Iterable[bytes], tell: Any) -> Iterator[bytes]:

@@ -1,0 +1,37 @@
+"""Which layers travel, and why, as a table."""
+
+import pytest
+
+from deploy.plan.shipment import known_layers, plan_shipment, why_these
+
+A, B, C, D = ("sha256:" + letter * 64 for letter in "abcd")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "known"),
+    [
+        ([A, B, C], [], 0),
+        ([A, B, C], [[A, B, D]], 2),
+        ([A, B, C], [[D], [A], [A, B, C, D]], 3),
+        ([A, B, C], [[B, C]], 0),  # the same layers upon other ones are other layers to the engine
+        ([A, B, C], [[A, D, C]], 1),
+    ],
+)
+def test_leading_layers_that_some_image_has_stay_here(ours, theirs, known):
+    assert known_layers(ours, theirs) == known
+    assert list(plan_shipment(ours, theirs, {})) == ours[known:]
+
+
+def test_what_was_spooled_is_left_out_of_layers_that_travel_alone():
+    assert plan_shipment([A, B, C], [[A]], {A: 9, C: 4}) == {B: 0, C: 4}
+
+
+def test_a_layer_that_occurs_twice_travels_once_or_not_at_all():
+    assert plan_shipment([A, B, B], [], {}) == {A: 0, B: 0}
+    assert plan_shipment([A, B, A], [[A]], {}) == {B: 0}
+
+
+def test_the_reason_says_how_much_and_what_for():
+    assert why_these([A, B, C], {A: 0, B: 0, C: 0}) == "all 3 layers"
+    assert why_these([A, B, C], {C: 0}) == "1 of 3 layers, the others are on the box"
+    assert why_these([A, B], {A: 0, B: 3}) == "all 2 layers; goes on after 48 MiB"
