@@ -166,6 +166,33 @@ def stage(desk: Any, name: str = "", version: str = "current", verify: bool = Fa
     return stage(desk, name, version, verify)
 
 
+@verb(
+    "name",
+    name="only this data set",
+    version="current, or the beginning of an ID",
+    pin="keep this version until it is unpinned",
+    unpin="let it go with the others",
+    use="make this version the current one",
+    remove="remove this version, or without --version the whole set",
+    check="read a version on the data disk and hold it to its checksums",
+)
+def data(
+    desk: Any,
+    name: str = "",
+    version: str = "",
+    pin: bool = False,
+    unpin: bool = False,
+    use: bool = False,
+    remove: bool = False,
+    check: bool = False,
+) -> Any:
+    """The data sets on a box and their versions."""
+    from deploy.verbs.data import data
+
+    chosen = {"pin": pin, "unpin": unpin, "use": use, "remove": remove, "check": check}
+    return data(desk, name, version, next((word for word, on in chosen.items() if on), ""))
+
+
 # -- runs
 
 

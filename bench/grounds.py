@@ -178,7 +178,9 @@ def ssh_server(folder: Path, address: str, client: list[str], server: list[str])
         "-E",
         str(folder / "sshd.log"),
     ]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         for _ in range(100):
             probe = ["ssh", "-F", str(folder / "ssh_config"), "box", "true"]

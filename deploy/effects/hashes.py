@@ -107,6 +107,16 @@ class Base:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
+        self.damaged: set[str] = set()  # checksums of packs and files that are to be sent again
+
+    def sound_entries(self) -> Iterator[Entry]:
+        """Without those whose content is damaged there."""
+        wrong = self.damaged
+        return (
+            each
+            for each in self.entries()
+            if not wrong or not (each.pack in wrong or each.sha256 in wrong)
+        )
 
     def entries(self) -> Iterator[Entry]:
         if self._path is None:

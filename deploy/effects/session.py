@@ -15,8 +15,8 @@ from typing import Any
 
 from deploy.effects.agent import Agent
 from deploy.effects.link import SILENCE, Done
-from deploy.errors import LinkLost
-from deploy.onbox.wire import EVENT
+from deploy.errors import DataError, LinkLost
+from deploy.onbox.wire import EVENT, find_answer
 
 LIFE = struct.pack(">I", 0xFFFFFFFF)
 EVERY = 5.0  # s between two signs of life
@@ -54,9 +54,7 @@ class Session:
                 if skip < len(block):
                     self._frame(block[skip:] if skip else block)
                 skip = max(0, skip - len(block))
-        except LinkLost:
-            raise
-        except BaseException:
+        except DataError:  # not to be sent like this; after anything else it goes on from here
             with contextlib.suppress(LinkLost):
                 self._frame(b"")
                 self._json({"drop": True})
@@ -85,6 +83,8 @@ class Session:
             reader.join()
         code = self._stream.wait()
         done = Done(code, b"".join(self._stdout), b"".join(self._stderr))
+        if find_answer(done.stdout) is None:
+            raise self._lost()
         return self._agent.answer("receive", done)
 
     def close(self) -> None:
@@ -114,9 +114,12 @@ class Session:
             self.answer()
         except Exception as reason:
             return reason
-        return LinkLost(
-            f"{self._agent.link.name}: the connection broke", "the same command goes on"
-        )
+        return self._lost()
+
+    def _lost(self) -> LinkLost:
+        why = (self._stderr or [b""])[-1].decode(errors="replace").strip()
+        what = "the connection broke" + (f" ({why[:200]})" if why else "")
+        return LinkLost(f"{self._agent.link.name}: {what}", "the same command goes on where it was")
 
     def _listen(self) -> None:
         """The box's stderr: events, signs of life, and whatever else it prints."""

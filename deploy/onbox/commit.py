@@ -13,6 +13,7 @@ import os
 import shutil
 from typing import Any, Iterable, Iterator
 
+from .damage import mended
 from .locks import locked
 from .manifest import (
     ARCHIVE,
@@ -47,11 +48,13 @@ def prepare(shelf: Shelf, order: dict[str, Any], changes: Iterable[str]) -> None
     with open(path, "w", encoding="ascii") as file:
         shelf.give(file.fileno())
         file.write(header_line(header))
-        with entries_of(shelf, order["base"]) as base:
-            for entry in apply_changes(base, changes):
-                check.add(entry)
-                have.require(entry)
-                file.write(line_of(entry))
+        with entries_of(shelf, order["base"]) as before, entries_of(shelf, order["base"]) as base:
+            for old, new in side_by_side(before, apply_changes(base, changes)):
+                have.see(old, new)
+                if new is not None:
+                    check.add(new)
+                    file.write(line_of(new))
+    have.must_have_all()
     if check.version() != order["commit"] or check.header(header.created)[:4] != header[:4]:
         raise Refusal(
             "VerifyError", f"{shelf.name}: the manifest that arrived is not the one sent", LATER
@@ -78,33 +81,32 @@ class Arrived:
         self.shelf = shelf
         self.whole = whole_parts(shelf)
         self.packs: dict[str, int] = {}
+        self.retired: set[str] = set()  # plain files that lose their path: another may take them
+        self.missing: list[Entry] = []
 
-    def require(self, entry: Entry) -> None:
-        if entry.type not in (FILE, ARCHIVE):
+    def see(self, old: Entry | None, new: Entry | None) -> None:
+        if old is not None and _is_plain(old) and not _same_place(old, new):
+            self.retired.add(old.sha256)
+        if new is None or new == old or new.type not in (FILE, ARCHIVE):
             return
-        if entry.pack:
-            here = entry.offset + entry.size <= self._pack_size(entry.pack)
+        if new.pack:
+            here = new.offset + new.size <= self._pack_size(new.pack)
         else:
-            here = self._plain_is_here(entry)
+            kept = self.shelf.at("old", new.sha256)
+            here = new.sha256 in self.whole or _same_place(new, old) or os.path.exists(kept)
         if not here:
-            raise Refusal("TransferError", f"{entry.path!r} has not arrived whole", LATER)
+            self.missing.append(new)
+
+    def must_have_all(self) -> None:
+        for entry in self.missing:
+            if entry.pack or entry.sha256 not in self.retired:
+                raise Refusal("TransferError", f"{entry.path!r} has not arrived whole", LATER)
 
     def _pack_size(self, sha256: str) -> int:
         if sha256 not in self.packs:
-            path = self.shelf.pack(sha256)
-            path = path if os.path.exists(path) else self.whole.get(sha256, path)
+            path = self.whole.get(sha256) or self.shelf.pack(sha256)
             self.packs[sha256] = os.path.getsize(path) if os.path.exists(path) else -1
         return self.packs[sha256]
-
-    def _plain_is_here(self, entry: Entry) -> bool:
-        if entry.sha256 in self.whole or os.path.exists(self.shelf.at("old", entry.sha256)):
-            return True
-        found = plain_path(self.shelf, entry)
-        return os.path.exists(found) and os.lstat(found).st_size == entry.size
-
-
-def plain_path(shelf: Shelf, entry: Entry) -> str:
-    return os.path.join(shelf.root, entry.path)
 
 
 def whole_parts(shelf: Shelf) -> dict[str, str]:
@@ -126,6 +128,7 @@ def roll_forward(shelf: Shelf) -> None:
         sync_file_system(shelf.own)
         os.rename(fresh, shelf.version(journal["id"]))
     set_current(shelf, journal["id"], sha256_of(shelf.version(journal["id"])))
+    mended(shelf)
     os.unlink(shelf.at("incoming", "commit.json"))
     shutil.rmtree(shelf.at("incoming"))
     make_folder(shelf, shelf.at("incoming"))
@@ -169,7 +172,7 @@ def _put_in_place(shelf: Shelf, base: str, fresh: str) -> None:
                 moved.add(new.pack)
                 if new.pack in whole and os.path.exists(whole[new.pack]):
                     os.rename(whole[new.pack], shelf.pack(new.pack))
-            elif _is_plain(new) and not (old is not None and _same_place(new, old)):
+            elif _is_plain(new) and (new.sha256 in whole or not _same_place(new, old)):
                 _place(shelf, tree, new, whole.get(new.sha256, ""))
 
 

@@ -12,7 +12,7 @@ from typing import Callable, Iterable, Iterator, NamedTuple
 from .manifest import Entry
 from .reading import CHUNK, Range, read_ahead, spread
 from .refusal import Refusal
-from .unpack import WRITE, damaged, write_all, write_verified
+from .unpack import WRITE, Damaged, write_all, write_verified
 
 SMALL = 1 << 20  # bytes: up to here a file is read at once, by one of
 SMALL_READERS = 128
@@ -74,7 +74,7 @@ def _copy_small(each: Plain, root: str, link: bool) -> None:
     for source in each.sources:
         data = _read_whole(source, entry.size)
         if data is not None and _is_right(data, entry):
-            if not (link and linked(source, target)):
+            if not (link and linked(source, target, entry.mode)):
                 write_verified(target, data, entry, source)
             return
     raise _unlike(entry, each.sources[0])
@@ -145,7 +145,7 @@ def _copy_other(each: Plain, tried: str, root: str, link: bool) -> None:
 def _write_ranges(each: Plain, source: str, root: str, blocks: Iterator[bytes], link: bool) -> bool:
     """Hash while writing; False, and nothing left, where the content is another."""
     entry, target = each.entry, os.path.join(root, each.entry.path)
-    link = link and linked(source, target)
+    link = link and linked(source, target, entry.mode)
     digest, size = hashlib.sha256(), 0
     fd = os.open(os.devnull, os.O_WRONLY) if link else os.open(target, WRITE, entry.mode | 0o400)
     try:
@@ -166,12 +166,15 @@ def _write_ranges(each: Plain, source: str, root: str, blocks: Iterator[bytes], 
 
 def _unlike(entry: Entry, source: str) -> Refusal:
     if entry.sha256:
-        return damaged(entry, source)
+        return Damaged(entry, source)
     return Refusal("DataError", f"{source} changed while it was staged", "stage it again")
 
 
-def linked(source: str, target: str) -> bool:
-    """True where a hard link was made."""
+def linked(source: str, target: str, mode: int) -> bool:
+    """True where a hard link was made: not for a program or a read-only file, as a link has the
+    mode that the file has on /data (0600)."""
+    if mode & 0o700 != 0o600:
+        return False
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as no:

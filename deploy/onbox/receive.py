@@ -23,10 +23,12 @@ from typing import Any, BinaryIO, Iterator
 
 from .activity import active
 from .commit import prepare, roll_forward
+from .keeping import tidy
 from .locks import locked
 from .places import find_places
 from .refusal import Refusal
 from .shelf import Shelf, current, find_shelf, make_shelf
+from .unpack import write_all
 
 LIFE = 0xFFFFFFFF
 LARGEST = 16 << 20  # of one frame
@@ -48,6 +50,8 @@ def receive(request: dict[str, Any], wire: Any) -> dict[str, Any]:
         frames = Frames(wire.input, lock)
         try:
             done = Receiver(shelf, frames, wire).run()
+            if done:
+                tidy(places, shelf, wire.event)
         except OSError as no:
             raise out_of_room(no, places.data) from no
     return {"id": done, "current": current(shelf).get("id", "")}
@@ -148,13 +152,13 @@ class Receiver:
         key, offset = check_part(order)
         path = self.shelf.at("incoming", key)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-        file = os.fdopen(os.open(path, flags, 0o600), "r+b")
+        file = os.fdopen(os.open(path, flags, 0o600), "r+b", buffering=0)
         try:
             self.shelf.give(file.fileno())
             digest = self._resume(file, offset)
             for block in self.frames.data():
                 digest.update(block)
-                file.write(block)
+                write_all(file.fileno(), block)
                 self._tell(len(block))
             trailer = self.frames.next()
         except OSError as no:
@@ -249,7 +253,6 @@ class Syncer:
         for file, path, final in iter(self._parts.get, None):
             try:
                 with file:
-                    file.flush()
                     os.fsync(file.fileno())
                 os.rename(path, final)
                 self._wire.event(have=os.path.basename(path))

@@ -59,7 +59,7 @@ def candidates(places: Places, staged: Staged) -> list[str]:
         ready = name.partition(".part")[0].partition(".damaged")[0]
         if "@" not in name or not os.path.isdir(path) or path in (staged.path, staged.part):
             continue
-        if ready not in used:
+        if not is_used(ready, used):
             found.append((_is_linked(places, name), _last_use(path), path))
     return [path for _, _, path in sorted(found)]
 
@@ -76,12 +76,17 @@ def _last_use(path: str) -> float:
 
 
 def in_use(places: Places) -> set[str]:
-    """NAME@ID of every version that a run needs which has not ended for good."""
+    """NAME@ID, or the beginning of it, of every version that a run needs which has not ended for good."""
     used = set()
     with contextlib.suppress(OSError):
         for run in os.listdir(places.runs):
             used.add(_version_of(os.path.join(places.runs, run)))
     return used - {""}
+
+
+def is_used(version: str, used: set[str]) -> bool:
+    """True where `version` (NAME@ID) is one of those, written in full or in part."""
+    return any(version.startswith(each) for each in used)
 
 
 def _version_of(folder: str) -> str:

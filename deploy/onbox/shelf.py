@@ -163,6 +163,7 @@ def incoming(shelf: Shelf) -> dict[str, list[Any]]:
 def state(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """What an upload has to know before it plans: what is there, what is half there, how much room."""
     from .commit import roll_forward
+    from .damage import noted
     from .facts import disk
     from .locks import locked
     from .places import find_places
@@ -179,6 +180,7 @@ def state(request: dict[str, Any], wire: Any) -> dict[str, Any]:
         **{key: current(shelf).get(key, "") for key in ("id", "manifest")},
         "versions": versions(shelf),
         "incoming": incoming(shelf),
+        "damaged": noted(shelf),
         "folder": shelf.root,
         "room": room,
         "notes": places.notes,

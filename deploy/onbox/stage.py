@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterator
 from .activity import active
 from .archives import unpack_archive
 from .commit import roll_forward
+from .damage import note_damage
 from .locks import locked
 from .manifest import ARCHIVE, FOLDER, LINK, Entry
 from .places import Places, find_places
@@ -21,7 +22,7 @@ from .room import block_size, make_room
 from .settled import is_settled, note_boot, publish, set_aside
 from .shelf import Shelf, current, find_shelf, find_version, open_manifest
 from .staged import Journal, Staged, alone, damage, find_staged, is_whole, point_to
-from .unpack import Pack, damaged, write_packs
+from .unpack import Damaged, Pack, write_packs
 
 Tell = Callable[..., None]
 
@@ -119,6 +120,10 @@ class Staging:
             publish(self.staged)
         except OSError as no:
             raise out_of_room(no, self.places.input) from no
+        except Damaged:
+            self.tell(note="damage on the data disk: looking for more of it")
+            note_damage(self.shelf, self.staged.version, self.tell)
+            raise
         self.journal.remove()
 
     def _sort(self) -> Work:
@@ -159,7 +164,7 @@ class Staging:
         part, entry = self.staged.part, archive.entry
         source = next((each for each in archive.sources if os.path.exists(each)), "")
         if not source:
-            raise damaged(entry, archive.sources[0])
+            raise Damaged(entry, archive.sources[0])
         shutil.rmtree(part)
         os.mkdir(part, 0o700)
         try:

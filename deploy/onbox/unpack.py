@@ -74,7 +74,7 @@ def contents(
 def write_verified(path: str, data: bytes, entry: Entry, source: str) -> None:
     """A new file with this content, mode and mtime; VerifyError where it is not what it should be."""
     if len(data) != entry.size or entry.sha256 not in ("", hashlib.sha256(data).hexdigest()):
-        raise damaged(entry, source)
+        raise Damaged(entry, source)
     fd = os.open(path, WRITE, entry.mode | 0o400)
     try:
         write_all(fd, data)
@@ -90,9 +90,12 @@ def write_all(fd: int, data: bytes) -> None:
         done += os.write(fd, memoryview(data)[done:])
 
 
-def damaged(entry: Entry, source: str) -> Refusal:
-    return Refusal(
-        "VerifyError",
-        f"{entry.path!r} in {source} does not have the checksum of its manifest",
-        "fab upload --repair mends it from the laptop's copy",
-    )
+class Damaged(Refusal):
+    """A content on /data is not what the manifest says."""
+
+    def __init__(self, entry: Entry, source: str) -> None:
+        super().__init__(
+            "VerifyError",
+            f"{entry.path!r} in {source} does not have the checksum of its manifest",
+            "the same `fab upload` again mends it from the laptop's copy",
+        )

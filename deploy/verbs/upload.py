@@ -123,9 +123,10 @@ class Upload:
         survey, state = self._look()
         self._say_what_is_awkward(survey, state)
         version = self.memory.version_of(survey.fingerprint)
-        if version and version == state["id"]:
+        if version and version == state["id"] and not state["damaged"]:
             return self._nothing_to_do(survey, version)
         base = fetch_base(self.box, self.name, state)
+        base.damaged = set(state["damaged"])
         moved = self._hash(base)
         packing = is_packing(self.wanted.layout, survey.small)
         totals = Totals()
@@ -199,7 +200,7 @@ class Upload:
         pass
 
     def _steps(self, base: Base, packing: bool, moved: dict[str, Entry]) -> Any:
-        return steps(read_scan(self.memory.known), base.entries(), packing, moved)
+        return steps(read_scan(self.memory.known), base.sound_entries(), packing, moved)
 
     def _show_plan(self, totals: Totals, there: int) -> None:
         half = f", {show_size(there)} of it there from the last attempt" if there else ""
@@ -241,6 +242,8 @@ class Upload:
         if "waiting" in event:
             owner = event["waiting"]
             self.desk.show.note(f"waiting for another upload by {owner.get('who', 'someone')}")
+        if "note" in event:
+            self.desk.show.note(f"{self.name}: {event['note']}")
 
     def _commit(self, survey: Survey, state: dict[str, Any], base: Base, sender: Sender) -> str:
         changes = self.folder / "changes"

@@ -47,7 +47,7 @@ class LocalBox:
     def __init__(self, folder):
         self.folder = folder
         self.data, self.input = folder / "data", folder / "input"
-        self.data.mkdir(), self.input.mkdir()
+        self.data.mkdir(exist_ok=True), self.input.mkdir(exist_ok=True)
         self.desk = Desk(Show(machine=True), ["local"])
         self.agent = Agent(LocalLink(), {"data": str(self.data), "input": str(self.input)})
 
