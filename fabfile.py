@@ -46,6 +46,7 @@ def bootstrap(desk: Any) -> Any:
     device="auto, gpu or cpu",
     new="start another run even where one could go on",
     follow="stay and show the run's output",
+    workers="boxes that train one model together, the chief first, with commas between",
 )
 def deploy(
     desk: Any,
@@ -55,8 +56,15 @@ def deploy(
     device: str = "",
     new: bool = False,
     follow: bool = False,
+    workers: str = "",
 ) -> Any:
     """The whole way: look, arm the keeper, upload, image, stage, start, wait for the first step."""
+    from deploy.plan.workers import worker_names
+
+    if names := worker_names(workers, desk.config.run.workers):
+        from deploy.verbs.workers import deploy_workers
+
+        return deploy_workers(desk, names, data, args, gpus, device, new)
     from deploy.verbs.deploy import deploy
 
     return deploy(desk, data, args, gpus, device, new, follow)
@@ -227,9 +235,20 @@ def resume(desk: Any, run: str = "") -> Any:
     return resume(desk, run)
 
 
-@verb(run="one run in full, with its last lines")
-def status(desk: Any, run: str = "") -> Any:
-    """What runs on a box and how far it is; the last copy where the box is off."""
+@verb(
+    run="one run in full, with its last lines",
+    watch="look again and again, until Ctrl-C",
+    every="seconds from one look to the next",
+    deadline="seconds that a box of several may take to answer",
+)
+def status(
+    desk: Any, run: str = "", watch: bool = False, every: float = 5.0, deadline: float = 10.0
+) -> Any:
+    """What runs and how far it is: one box in full (--host), else all of them, a line each."""
+    from deploy.verbs.fleet import boxes_meant, fleet_status
+
+    if (names := boxes_meant(desk, run, watch)) is not None:
+        return fleet_status(desk, names, deadline, watch, every)
     from deploy.verbs.status import status
 
     return status(desk, run)

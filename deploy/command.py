@@ -91,6 +91,7 @@ def _run(
     show = Show(machine)
     try:
         desk = Desk(show, _hosts(host, hosts), dry_run, accept_new)
+        desk.named = bool(desk.hosts)
         desk.hosts = desk.hosts or [desk.config.default_box]
         result = body(desk, **flags)
     except KitError as fault:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.live import Live
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -73,18 +74,28 @@ class Show:
             self._notices.print(f"  {escape(plain(fault.hint))}")
 
     def table(
-        self, heads: Sequence[str], rows: Sequence[Sequence[object]], title: str = ""
+        self,
+        heads: Sequence[str],
+        rows: Sequence[Sequence[object]],
+        title: str = "",
+        wide: bool = False,
     ) -> None:
-        """A table that fits 80 columns; long cells fold."""
+        """A table that fits 80 columns (`wide`: 140); long cells fold."""
         if self.machine:
             return
-        table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-        for head in heads:
-            table.add_column(head, overflow="fold")
-        for row in rows:
-            table.add_row(*(escape(plain(cell)) for cell in row))
-        width = self._answers.width if self._answers.is_terminal else 80
-        self._answers.print(table, width=min(width, 120), soft_wrap=False)
+        width, most = (140, 200) if wide else (80, 120)
+        if self._answers.is_terminal:
+            width = min(self._answers.width, most)
+        self._answers.print(_table(heads, rows, title), width=width, soft_wrap=False)
+
+    @contextmanager
+    def live(self) -> Iterator[Callable[[Sequence[str], Sequence[Sequence[object]]], None]]:
+        """Draws a table over the one before; where there is no terminal, one after the other."""
+        if not self._answers.is_terminal:
+            yield lambda heads, rows: self.table(heads, rows, wide=True)
+            return
+        with Live(console=self._answers, auto_refresh=False, screen=True) as screen:
+            yield lambda heads, rows: screen.update(_table(heads, rows, ""), refresh=True)
 
     def json(self, value: Any) -> None:
         """The only thing on stdout with --json."""
@@ -117,6 +128,15 @@ class Show:
         quiet = not self._notices.is_terminal or bool(os.environ.get("GPUBOX_NO_PROGRESS"))
         with Progress(*columns, console=self._notices, transient=True, disable=quiet) as shown:
             yield Bar(shown, shown.add_task(plain(what), total=total, detail=""))
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[object]], title: str) -> Table:
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(plain(cell)) for cell in row))
+    return table
 
 
 class Bar:

@@ -172,6 +172,13 @@ class Server:
         """Stop every connection's process, as a dead network would: nothing more comes."""
         self._signal(signal.SIGSTOP)
 
+    def freeze_listener(self):
+        """New connections are taken by the kernel and never answered."""
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def thaw_listener(self):
+        os.kill(self._process.pid, signal.SIGCONT)
+
     def thaw(self):
         self._signal(signal.SIGCONT)
 

@@ -72,23 +72,13 @@ class Agent:
 
         The caller knows that the program is on the box (some `call` came before).
         """
-        stream = self.link.stream(_in_shell(_start(verb)))
+        stream = self.link.stream(_in_shell(start_script(verb)))
         stream.stdin.write(self._line(request))
         stream.stdin.flush()
         return stream
 
     def answer(self, verb: str, done: Done) -> dict[str, Any]:
-        answer = find_answer(done.stdout)
-        if answer is None:
-            raise self._no_answer(verb, done)
-        if "error" in answer:
-            error = answer["error"]
-            fault = error_named(error["kind"])(
-                f"{self.link.name}: {error['message']}", error["hint"]
-            )
-            fault.on_the_box = error.get("traceback", "")
-            raise fault
-        return dict(answer["ok"])
+        return read_answer(self.link.name, verb, done)
 
     def install(self) -> None:
         """Put the zipapp on the box under its hash; an existing one is never overwritten."""
@@ -102,28 +92,36 @@ class Agent:
             )
 
     def _run(self, verb: str, line: bytes, on_event: OnEvent | None) -> Done:
-        return self.link.run(_in_shell(_start(verb)), line, lambda err: _event(err, on_event))
+        return self.link.run(_in_shell(start_script(verb)), line, lambda err: _event(err, on_event))
 
     def _line(self, request: dict[str, Any]) -> bytes:
         return json.dumps({"folders": self.folders, **self.also, **request}).encode() + b"\n"
 
-    def _no_answer(self, verb: str, done: Done) -> Exception:
-        name = self.link.name
-        if done.code == NO_PYTHON:
-            return BoxUnfit(
-                f"{name}: no Python 3.8 or newer", f"install it there: fab bootstrap --host {name}"
-            )
-        if done.code == 255:
-            return LinkLost(
-                f"{name}: the connection died during {verb}", "the same command goes on"
-            )
-        if done.code in (-9, 137):
-            return BoxUnfit(
-                f"{name}: {verb} was killed on the box", "is its memory full? fab doctor says"
-            )
+
+def read_answer(name: str, verb: str, done: Done) -> dict[str, Any]:
+    """The answer in what a box printed; its refusal, or why there is none, is raised."""
+    answer = find_answer(done.stdout)
+    if answer is None:
+        raise _no_answer(name, verb, done)
+    if "error" in answer:
+        error = answer["error"]
+        fault = error_named(error["kind"])(f"{name}: {error['message']}", error["hint"])
+        fault.on_the_box = error.get("traceback", "")
+        raise fault
+    return dict(answer["ok"])
+
+
+def _no_answer(name: str, verb: str, done: Done) -> Exception:
+    if done.code == NO_PYTHON:
+        hint = f"install it there: fab bootstrap --host {name}"
+        return BoxUnfit(f"{name}: no Python 3.8 or newer", hint)
+    if done.code == 255:
+        return LinkLost(f"{name}: the connection died during {verb}", "the same command goes on")
+    if done.code in (-9, 137):
         return BoxUnfit(
-            f"{name}: {verb} ended with {done.code}: {_tail(done.stderr)}", "fab doctor"
+            f"{name}: {verb} was killed on the box", "is its memory full? fab doctor says"
         )
+    return BoxUnfit(f"{name}: {verb} ended with {done.code}: {_tail(done.stderr)}", "fab doctor")
 
 
 def read_frames(stdout: IO[bytes]) -> Iterator[bytes]:
@@ -148,7 +146,8 @@ def _exactly(stdout: IO[bytes], count: int) -> bytes:
     return data
 
 
-def _start(verb: str) -> str:
+def start_script(verb: str) -> str:
+    """The line that runs a verb on a box, without single quotes or exclamation marks in it."""
     script = START.replace("PYTHONS", PYTHONS).replace("NAME", onbox_bundle().name)
     return script.replace("VERB", shlex.quote(verb))
 

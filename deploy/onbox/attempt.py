@@ -189,6 +189,7 @@ class Attempt:
             free_bytes=room.f_bavail * room.f_frsize,
             finished=self._has_result(),
             tail=tuple(tail(os.path.join(self.folder, "logs"))),
+            worker=bool(self.run.get("worker")),
         )
 
     def _has_result(self) -> bool:

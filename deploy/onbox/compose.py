@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from .workers import tf_config
+
 
 class Mounts(NamedTuple):
     """Folders on the box; `code` and `env` are "" where the run has none."""
@@ -58,6 +60,8 @@ def compose_run(
         cards = [{"driver": "nvidia", "device_ids": gpus, "capabilities": ["gpu"]}]
         devices = {"reservations": {"devices": OVERRIDE + json.dumps(cards)}}
         service["deploy"] = {"resources": devices}
+    if run.get("worker"):  # its peers know it by the box's own address
+        service["network_mode"] = "host"
     if run.get("memory"):
         service["mem_limit"] = run["memory"]
     if mounts.code:
@@ -84,6 +88,8 @@ def _environment(run: dict[str, Any], mounts: Mounts) -> dict[str, str]:
     }
     if run["device"] == "gpu":
         variables["REQUIRE_GPU"] = str(run["gpu_count"])
+    if run.get("worker"):
+        variables["TF_CONFIG"] = tf_config(run["worker"])
     if mounts.code:
         variables["PYTHONPATH"] = "/code:/opt/gpubox"
     return variables

@@ -21,6 +21,7 @@ class Facts(NamedTuple):
     free_bytes: int | None = None
     finished: bool = False  # the program has written its result.json in this attempt
     tail: tuple[str, ...] = ()
+    worker: bool = False  # one of several: it may have ended because another one did
 
 
 class Ending(NamedTuple):
@@ -97,6 +98,9 @@ def _failed(facts: Facts) -> Ending:
     if code in known:
         kind, text = known[code]
         return Ending("failed", kind, f"{text} (exit {code}){_last(facts)}")
+    if facts.worker:
+        text = f"a worker ended ({_code(code or 0)}); all go on together from the last checkpoint"
+        return Ending("interrupted", "worker", text)
     return Ending("failed", "exit-code", _code(code or 0) + _last(facts))
 
 

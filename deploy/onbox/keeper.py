@@ -23,6 +23,7 @@ from .ledger import Ledger
 from .life import keeper_folder, life, uptime
 from .look import Look
 from .notify import Notice, Outbox
+from .overview import write_overview
 from .places import find_places
 from .starts import allow_starts
 from .stopping_task import Stopping
@@ -154,6 +155,7 @@ class Keeper:
 
     def note(self, decision: Decision, sample: Sample) -> None:
         self.quietly("status.json", lambda: write_status(self, decision, sample))
+        self.quietly("overview.json", lambda: write_overview(self.places, self.look.runs.live))
 
     def quietly(self, what: str, write: Any) -> bool:
         """A full disk must not stop the keeper; it is said once."""

@@ -39,7 +39,7 @@ ASKED = (
         "memory",
         "price_per_hour",
     ),
-    *("currency", "provider", "origin"),
+    *("currency", "provider", "origin", "worker"),
 )
 
 

@@ -16,6 +16,7 @@ from .memory import MemoryWatch, own_cgroup
 from .output import OutputLog
 from .places import Places
 from .pythons import prepare_python
+from .workers import tf_config
 
 PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 FREED_EVERY = 4 << 20  # bytes
@@ -164,6 +165,8 @@ def process_environment(
         "PYTHONUNBUFFERED": "1",
         "PATH": os.path.dirname(python) + os.pathsep + os.environ.get("PATH", os.defpath),
     }
+    if run.get("worker"):
+        ours["TF_CONFIG"] = tf_config(run["worker"])
     return {**inherited, **read_env_file(folder), **ours, **gpu_environment(run, gpus)}
 
 

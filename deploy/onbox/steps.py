@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from .locks import boot_id, process_start
-from .runs import read_progress
+from .runs import read_progress, read_run
 
 STEP = re.compile(r"step_([0-9]{8,})")
 
@@ -28,8 +28,21 @@ def checkpoint_steps(folder: str) -> list[int]:
 
 
 def newest_step(folder: str) -> int:
-    """The newest published checkpoint's step; -1 without one."""
-    return (checkpoint_steps(folder) or [-1])[-1]
+    """The newest published checkpoint's step; -1 without one.
+
+    Of several workers only the chief writes checkpoints: the others count their heartbeat's.
+    """
+    steps = checkpoint_steps(folder)
+    if steps or not is_follower(folder):
+        return (steps or [-1])[-1]
+    return int((read_progress(folder) or {}).get("step", -1))
+
+
+def is_follower(folder: str) -> bool:
+    """True for a run of several workers that is not the chief's."""
+    with contextlib.suppress(OSError, ValueError):
+        return bool((read_run(folder).get("worker") or {}).get("index"))
+    return False
 
 
 def first_step_seconds(folder: str, state: dict[str, Any]) -> float | None:

@@ -30,6 +30,7 @@ class Desk:
     dry_run: bool = False
     accept_new: bool = False
     config: Config = field(default_factory=load_config)
+    named: bool = True  # the user said which boxes; else it is the default one
 
     def box(self, name: str) -> Box:
         return box_named(self.config, name)

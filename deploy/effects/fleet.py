@@ -1,0 +1,98 @@
+"""Asks many boxes at once: one exec each by the system's ssh, each with a deadline of its own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any
+
+from deploy.effects.agent import ABSENT, read_answer, start_script
+from deploy.effects.link import Done
+from deploy.effects.target import ssh_options
+from deploy.errors import BoxUnfit, ConnectError, HostKeyError, KitError, LinkLost
+
+AT_ONCE = 32  # an ssh client takes 2 MiB
+FRESH = (
+    'f="$HOME/.gpubox/overview.json"; if [ -n "$(find "$f" -mmin -2 2>/dev/null)" ]; then '
+    'echo @gpubox-answer; cat "$f" && echo && echo @gpubox-end; else REST; fi'
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A box to ask: how ssh is called for it, and the line that it is sent."""
+
+    name: str
+    ssh_name: str  # "local": this machine
+    options: tuple[str, ...]
+    request: bytes
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back: `answer`, or the `fault` that kept it away."""
+
+    name: str
+    answer: Mapping[str, Any] | None
+    fault: KitError | None
+
+
+def asked(name: str, host: str, user: str, port: int, config_file: str, request: bytes) -> Asked:
+    return Asked(name, host or name, tuple(ssh_options(config_file, user, port)), request)
+
+
+def ask_all(boxes: Sequence[Asked], deadline: float) -> Iterator[Reply]:
+    """Replies as they come. A box that does not answer costs its own deadline and nobody else's,
+    as long as no more than AT_ONCE of them are silent."""
+    if shutil.which("ssh") is None and any(each.ssh_name != "local" for each in boxes):
+        raise BoxUnfit("many boxes at once need the ssh program", "install OpenSSH; or --host BOX")
+    with ThreadPoolExecutor(min(AT_ONCE, max(1, len(boxes)))) as pool:
+        for each in as_completed([pool.submit(ask, box, deadline) for box in boxes]):
+            yield each.result()
+
+
+def ask(box: Asked, deadline: float) -> Reply:
+    """One box. Its overview is read by the shell where its keeper keeps one, else by our program."""
+    script = FRESH.replace("REST", start_script("overview"))
+    command = f"exec /bin/sh -c '{script}'"
+    words = ["/bin/sh", "-c", command] if box.ssh_name == "local" else _ssh(box, command, deadline)
+    try:
+        done = subprocess.run(words, input=box.request, capture_output=True, timeout=deadline)
+    except subprocess.TimeoutExpired:
+        why = f"{box.name}: no answer within {deadline:.0f} s"
+        return Reply(box.name, None, LinkLost(why, f"is it on? fab doctor --host {box.name}"))
+    return read_reply(box.name, Done(done.returncode, done.stdout, done.stderr))
+
+
+def _ssh(box: Asked, command: str, deadline: float) -> list[str]:
+    options = {"BatchMode": "yes", "StrictHostKeyChecking": "yes", "Compression": "no"}
+    options["ConnectTimeout"] = str(max(1, round(deadline)))
+    flags = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+    return ["ssh", "-T", *box.options, *flags, "--", box.ssh_name, command]
+
+
+def read_reply(name: str, done: Done) -> Reply:
+    if done.code == ABSENT:
+        fault: KitError = BoxUnfit(f"{name}: the kit is not on it yet", f"fab deploy --host {name}")
+        return Reply(name, None, fault)
+    if done.code == 255:
+        return Reply(name, None, _ssh_fault(name, done))
+    try:
+        return Reply(name, read_answer(name, "overview", done), None)
+    except KitError as no:
+        return Reply(name, None, no)
+
+
+def _ssh_fault(name: str, done: Done) -> KitError:
+    """What ssh says on stderr, as one of our errors."""
+    text = done.stderr.decode(errors="replace")
+    if "REMOTE HOST IDENTIFICATION HAS CHANGED" in text:
+        return HostKeyError(f"{name}: THE HOST KEY HAS CHANGED", f"fab doctor --host {name}")
+    if re.search(r"Host key verification failed|No .* host key is known", text):
+        return HostKeyError(f"{name}: unknown host key", f"fab facts --host {name}")
+    last = ([line for line in text.splitlines() if line.strip()] or ["no reason given"])[-1]
+    return ConnectError(f"{name}: {last.strip()}", f"fab doctor --host {name}")

@@ -1,0 +1,179 @@
+"""`fab deploy --workers a,b`: several boxes train one model; all of them start, or none does."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from deploy.effects.agent import Agent
+from deploy.effects.held import held
+from deploy.errors import KitError
+from deploy.plan.deploy import choose_start, choose_way
+from deploy.plan.run import full_command, run_id, slug_of
+from deploy.plan.workers import (
+    PORT,
+    Member,
+    candidates,
+    check_alike,
+    choose_addresses,
+    member_id,
+    parts,
+)
+from deploy.verbs.deploy import arm, bring_data, bring_image, look
+from deploy.verbs.desk import Desk
+from deploy.verbs.launch import conclude, plan_launch, submit, watched
+from deploy.verbs.unlock import deploying, release_with_next
+
+Boxes = dict[str, Agent]
+
+
+def deploy_workers(
+    desk: Desk,
+    names: list[str],
+    data: str,
+    args: str,
+    gpus: str,
+    device: str,
+    new: bool,
+    port: int = PORT,
+) -> list[dict[str, Any]]:
+    """Make all boxes alike, see that they reach each other, then start one run on each.
+
+    The first box is the chief: it alone writes checkpoints and results. Returns one report a box.
+    """
+    with ExitStack() as stack:
+        boxes = {name: stack.enter_context(desk.open(name)) for name in names}
+        for name in [] if desk.dry_run else sorted(names):  # in one order, so that two can't wait
+            stack.enter_context(deploying(boxes[name]))
+        salt, command = secrets.token_hex(2), full_command(desk.config.run, args)
+        chief = run_id(time.time(), slug_of(command), salt)
+        requests, found = {}, {}
+        for index, (name, box) in enumerate(boxes.items()):
+            run = member_id(chief, index)
+            requests[name], found[name] = prepare(desk, name, box, data, args, gpus, device, run)
+        check_alike([member(name, each) for name, each in requests.items()])
+        old = choose_start_of_all(requests, found, new)
+        if old:
+            return resume_all(desk, boxes, old)
+        hosts = meet(desk, boxes, port)
+        for name, part in zip(names, parts(names, hosts, port, chief), strict=True):
+            requests[name]["worker"] = part
+        return start_all(desk, boxes, requests)
+
+
+def prepare(
+    desk: Desk, name: str, box: Agent, data: str, args: str, gpus: str, device: str, run: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arm, upload, bring the image: the launch request of one box, and the facts about it."""
+    settings = desk.box(name)
+    found = look(desk, name, box)
+    way = choose_way(name, settings, desk.config.run, found, device)
+    desk.show.step(f"{name}: runner {way.runner}, device {way.device} ({way.why})")
+    arm(desk, name, box, settings)
+    _, dataset = bring_data(desk, box, data)
+    image = bring_image(desk, box, settings, way, found)
+    settings = replace(settings, runner=way.runner, device=way.device)  # type: ignore[arg-type]
+    return plan_launch(desk, name, dataset, image, args, gpus, settings, run), found
+
+
+def member(name: str, request: dict[str, Any]) -> Member:
+    data = request.get("data") or {}
+    return Member(
+        name,
+        request["runner"],
+        request["device"],
+        data.get("version", ""),
+        request.get("image", ""),
+        request["fingerprint"],
+    )
+
+
+def choose_start_of_all(
+    requests: dict[str, dict[str, Any]], found: dict[str, dict[str, Any]], new: bool
+) -> dict[str, str]:
+    """The runs, by box, of an earlier training of exactly these boxes that can go on; {} for none."""
+    chief = next(iter(requests))
+    known = member(chief, requests[chief])
+    runs = [r for r in found[chief]["runs"] if (r.get("run") or {}).get("worker")]
+    start = choose_start(runs, known.fingerprint, known.version, known.image, new)
+    if start.action == "new":
+        return {}
+    run = next(each["run"] for each in runs if each["id"] == start.run)
+    old: dict[str, str] = run["worker"]["runs"]
+    return old if list(old) == list(requests) else {}
+
+
+def meet(desk: Desk, boxes: Boxes, port: int) -> dict[str, str]:
+    """The private address by which the others reach each box, tried for real on the very port."""
+    offered = candidates({name: box.call("addresses") for name, box in boxes.items()})
+    nonces = {name: secrets.token_hex(8) for name in boxes}
+    with ExitStack() as stack:
+        for name, box in boxes.items():
+            request = {"port": port, "nonce": nonces[name]}
+            stack.enter_context(held(box, "await_peers", desk.show.note, **request))
+        reached = {
+            caller: {
+                name: box.call("reach", targets=[[a, port, nonces[name]] for a in own])["reached"]
+                for name, own in offered.items()
+                if name != caller
+            }
+            for caller, box in boxes.items()
+        }
+    chosen = choose_addresses(offered, reached, port)
+    desk.show.step("workers: " + ", ".join(f"{n} at {a}:{port}" for n, a in chosen.items()))
+    return chosen
+
+
+def start_all(
+    desk: Desk, boxes: Boxes, requests: dict[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """All, or none: what was started before one failed is stopped and removed again.
+
+    None of them makes a step before all are there: TensorFlow waits for its peers.
+    """
+    started: list[str] = []
+    try:
+        for name in reversed(list(boxes)):  # the chief last: its start is the group's
+            started.append(name)
+            release_with_next(boxes[name])
+            submit(desk, name, boxes[name], requests[name], wait=False)
+    except KitError:
+        for name in started:
+            take_back(desk, boxes[name], name, requests[name]["id"])
+        raise
+    if desk.dry_run:
+        return [{"box": name, "id": requests[name]["id"], "outcome": "planned"} for name in boxes]
+    return wait_for_all(desk, boxes, {name: requests[name]["id"] for name in boxes})
+
+
+def take_back(desk: Desk, box: Agent, name: str, run: str) -> None:
+    """Stop and remove a run that was started in vain; what it can't undo, it says."""
+    try:
+        box.call("stop", run=run, grace=5.0)
+        box.call("rm", run=run)
+    except KitError as no:
+        if "no run" not in no.message:
+            desk.show.warn(f"{name}: {run} was started and could not be taken back: {no.message}")
+
+
+def wait_for_all(desk: Desk, boxes: Boxes, runs: dict[str, str]) -> list[dict[str, Any]]:
+    """The chief's first step is everybody's."""
+    results = []
+    for name, box in boxes.items():
+        report = watched(desk, name, box, "wait", {"run": runs[name]}, runs[name])
+        results.append({"box": name, **conclude(desk, report)})
+    return results
+
+
+def resume_all(desk: Desk, boxes: Boxes, runs: dict[str, str]) -> list[dict[str, Any]]:
+    """The same group goes on from the chief's newest checkpoint."""
+    desk.show.step(f"resume {', '.join(runs.values())} (--new starts another)")
+    if desk.dry_run:
+        return [{"box": name, "id": run, "outcome": "planned"} for name, run in runs.items()]
+    for name, box in boxes.items():
+        release_with_next(box)
+        box.call("resume", run=runs[name])
+    return wait_for_all(desk, boxes, runs)

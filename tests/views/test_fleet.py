@@ -1,0 +1,211 @@
+"""Many boxes at once: what each line says, and real sshds of which some are silent, new or changed."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from deploy.effects.copies import last_copy
+from deploy.onbox.overview import write_overview
+from deploy.onbox.places import Places
+from deploy.plan.fleet import HEADS, Seen, gpu, money, row, state_of
+
+ROOT = Path(__file__).resolve().parents[2]
+FAB = Path(sys.executable).parent / "fab"
+NOW = datetime(2026, 11, 30, 14, 0).timestamp()
+RUN = {
+    "id": "20261130-0930-cnn-3f9a",
+    "state": {"state": "running", "since": NOW - 60},
+    "step": 1200,
+    "steps": 20000,
+    "validation_accuracy": 0.9612,
+    "accuracy": 1.0,
+    "eta_seconds": 568,
+}
+KEEPER = {
+    "armed": True,
+    "after_reboot": True,
+    "hold": None,
+    "rule": {"rule": {"enabled": True, "stop_after": 1800}, "stop": {"how": "inside"}},
+    "status": {
+        "decision": {"cause": "idle", "idle_for": 720, "stops_in": 300, "action": "keep"},
+        "signals": {"gpu": ["active", "93 %"]},
+    },
+}
+FOUND = {"now": NOW, "run": RUN, "alive": 1, "waiting": 0, "keeper": KEEPER, "hours": {}}
+
+
+def cells(found, **seen):
+    return dict(zip(HEADS, row(Seen("box", found, NOW, **seen), NOW + 180, "USD"), strict=True))
+
+
+def test_a_line_says_what_matters():
+    assert cells(FOUND) == {
+        "box": "box",
+        "state": "running",
+        "GPU": "93 %",
+        "run": "cnn-3f9a",
+        "step": "1,200 / 20,000",
+        "right": "96.1 %",
+        "left": "9 min 28 s",
+        "auto-stop": "12 min idle of 30 min, stops 14:08",
+        "today": "",
+    }
+
+
+def test_a_box_that_does_not_answer_shows_its_last_words_and_their_age():
+    said = cells(FOUND, fault="no answer within 10 s")
+    assert (
+        said["state"] == "no answer within 10 s; 3 min ago: running" and said["run"] == "cnn-3f9a"
+    )
+    assert row(Seen("new", None, 0, "unknown host key"), NOW, "USD")[:2] == (
+        "new",
+        "unknown host key",
+    )
+
+
+@pytest.mark.parametrize(
+    "change, state",
+    [
+        ({"run": None, "alive": 0}, "no run yet"),
+        ({"alive": 3}, "running (+2)"),
+        ({"waiting": 2}, "running, 2 waiting"),
+    ],
+)
+def test_states(change, state):
+    assert state_of({**FOUND, **change}) == state
+
+
+def test_an_unknown_gpu_is_not_none():
+    assert gpu({"keeper": None}) == "?"
+    absent = {"status": {"signals": {"gpu": ["absent", "no NVIDIA GPU"]}}}
+    assert gpu({"keeper": absent}) == "none"
+
+
+def test_no_keeper_is_loud():
+    assert cells({**FOUND, "keeper": None})["auto-stop"] == "NOT armed"
+
+
+def test_today_is_the_readers_day():
+    def key(hour, day=30):
+        there = datetime(2026, 11, day, hour).astimezone(timezone.utc)
+        return there.strftime("%Y-%m-%dT%H")
+
+    hours = {key(23, 29): [3600, 1.2], key(0): [3600, 1.2], key(1): [1800, 0.6]}
+    assert money({"hours": hours}, NOW, "EUR") == "1.80 EUR"
+    free = {hour: [on, 0.0] for hour, (on, _) in hours.items()}
+    assert money({"hours": free}, NOW, "EUR") == "1 h 30 min"
+
+
+def test_the_keeper_writes_an_answer_that_a_shell_can_give(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUBOX_HOME", str(tmp_path / "own"))
+    (tmp_path / "own").mkdir()
+    run = tmp_path / "runs" / RUN["id"]
+    (run / "output").mkdir(parents=True)
+    (run / "run.json").write_text('{"schema": 1, "command": ["x"]}')
+    (run / "state.json").write_text('{"schema": 1, "state": "finished", "since": 5}')
+    (run / "output" / "progress.json").write_text('{"step": 7, "steps": 9}')
+    places = Places(str(tmp_path), str(tmp_path), str(tmp_path / "runs"), str(tmp_path / "own"), [])
+    write_overview(places, [])
+    answer = json.loads((tmp_path / "own" / "overview.json").read_text())
+    assert answer["ok"]["run"]["id"] == RUN["id"] and answer["ok"]["run"]["step"] == 7
+    assert answer["ok"]["alive"] == 0 and answer["ok"]["keeper"]["armed"] is False
+    assert os.stat(tmp_path / "own" / "overview.json").st_mode & 0o077 == 0
+
+
+def fab(*words):
+    return subprocess.run([FAB, *words], cwd=ROOT, capture_output=True, text=True)
+
+
+def put_overview(server, found=FOUND):
+    """What the box's keeper would have written just now."""
+    folder = server.home / ".gpubox"
+    folder.mkdir(exist_ok=True)
+    (folder / "overview.json").write_text(json.dumps({"schema": 1, "ok": found}))
+
+
+@pytest.mark.sshd
+def test_each_box_gets_a_line_whatever_is_wrong_with_the_others(sshd):
+    good, old, new, changed, silent = (
+        sshd(name, known=name != "new") for name in ("good", "old", "new", "changed", "silent")
+    )
+    for server in (good, silent):
+        put_overview(server)
+    changed.run_sshd("B")
+    with old.desk().open("old") as box:
+        box.call("facts")  # the kit is there, a keeper is not: our program answers
+    assert fab("status", "--hosts", "good,silent", "--json").returncode == 0
+    silent.freeze_listener()
+    try:
+        done = fab("status", "--deadline", "4", "--json")
+    finally:
+        silent.thaw_listener()
+    lines = {each["box"]: each for each in json.loads(done.stdout)["results"]}
+    assert [lines[name]["answered"] for name in ("good", "old", "new", "changed", "silent")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert lines["good"]["found"]["run"]["step"] == 1200
+    assert lines["old"]["found"]["run"] is None and not lines["old"]["found"]["keeper"]["armed"]
+    assert lines["new"]["fault"] == "unknown host key"
+    assert lines["changed"]["fault"] == "THE HOST KEY HAS CHANGED"
+    assert lines["silent"]["fault"] == "no answer within 4 s"
+    assert lines["silent"]["found"]["run"]["step"] == 1200  # its last words
+    assert last_copy("silent", "overview.json") is not None
+
+
+@pytest.mark.sshd
+def test_a_box_without_the_kit_is_told_from_a_dead_one(sshd):
+    sshd("fresh"), sshd("other")
+    lines = json.loads(fab("status", "--json").stdout)["results"]
+    assert {each["fault"] for each in lines} == {"the kit is not on it yet"}
+
+
+@pytest.mark.sshd
+def test_an_old_overview_is_not_taken_for_news(sshd):
+    server, _ = sshd("box"), sshd("other")
+    put_overview(server)
+    past = time.time() - 600
+    os.utime(server.home / ".gpubox" / "overview.json", (past, past))
+    with server.desk().open("box") as box:
+        box.call("facts")
+    lines = json.loads(fab("status", "--json").stdout)["results"]
+    assert lines[0]["answered"] and lines[0]["found"]["run"] is None
+
+
+@pytest.mark.sshd
+def test_watch_draws_again_until_ctrl_c(sshd):
+    server = sshd("box")
+    put_overview(server)
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [FAB, "status", "--watch", "--every", "0.5"],
+        cwd=ROOT,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**os.environ, "COLUMNS": "160", "TERM": "xterm"},
+    )
+    os.close(slave)
+
+    def see(words, seconds=30):
+        shown, deadline = b"", time.monotonic() + seconds
+        while words not in shown and time.monotonic() < deadline:
+            shown += os.read(master, 65536)
+        return words in shown
+
+    assert see(b"1,200 / 20,000")
+    put_overview(server, {**FOUND, "run": {**RUN, "step": 1300}})
+    assert see(b"1,300 / 20,000")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) in (0, 130)
