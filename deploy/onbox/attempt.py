@@ -8,13 +8,11 @@ import threading
 import time
 from typing import Any
 
-from .docker_runner import DockerRunner
 from .endings import Ending, Facts, why_ended
 from .leases import Leases, cards, taken
 from .output import OutputLog, tail
 from .places import Places
 from .preemption import wait_for_notice
-from .process_runner import ProcessRunner
 from .queueing import parse_gpus, plan_queue
 from .refusal import Refusal
 from .runs import (
@@ -26,7 +24,6 @@ from .runs import (
     read_state,
     write_state,
 )
-from .stage import stage_version
 from .steps import boot_mark, first_step_seconds, newest_step
 from .stopping import drop_intent, stop_at_once, write_intent
 
@@ -41,8 +38,7 @@ class Attempt:
         self.places, self.folder, self.run = places, folder, run
         self.leases = Leases()
         self.log = OutputLog(os.path.join(folder, "logs"))
-        kind = DockerRunner if run["runner"] == "docker" else ProcessRunner
-        self.runner: DockerRunner | ProcessRunner = kind(places, folder, run, self.log)
+        self.runner = _runner(places, folder, run, self.log)
         self._began = time.time()
         self._stop = threading.Event()
         self._rebooted = False
@@ -98,6 +94,8 @@ class Attempt:
             empty = os.path.join(self.folder, "input")
             os.makedirs(empty, exist_ok=True)
             return empty
+        from .stage import stage_version
+
         return stage_version(self.places, wanted["name"], wanted["version"])
 
     def _phase(self, name: str, step: Any) -> Any:
@@ -231,6 +229,17 @@ class Attempt:
         self.log.write(f"gpubox: {ending.text}\n".encode())
         with contextlib.suppress(ValueError):
             self._end(ending, None)
+
+
+def _runner(places: Places, folder: str, run: dict[str, Any], log: OutputLog) -> Any:
+    """The runner that was chosen; only that one is imported, for a start is waited for."""
+    if run["runner"] == "docker":
+        from .docker_runner import DockerRunner
+
+        return DockerRunner(places, folder, run, log)
+    from .process_runner import ProcessRunner
+
+    return ProcessRunner(places, folder, run, log)
 
 
 def _wants_gpu(each: dict[str, Any]) -> bool:

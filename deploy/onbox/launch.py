@@ -180,18 +180,15 @@ def start_run(places: Places, run_id: str) -> None:
 
 
 def _detached(command: list[str], log: int, environment: dict[str, str]) -> None:
-    """Start it by a child that ends at once, in a session of its own, all streams redirected."""
-    script = (
-        "import subprocess, sys; subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL,"
-        " start_new_session=True, close_fds=True)"
-    )
+    """Start it by a shell that ends at once, in a session of its own, all streams redirected."""
     subprocess.run(
-        [sys.executable, "-c", script, *command],
+        ["/bin/sh", "-c", '"$@" &', "sh", *command],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
         env=environment,
         cwd="/",
+        start_new_session=True,
         check=True,
     )
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import urllib.error
-import urllib.request
 from typing import Callable
 
 POLL = 5.0  # seconds; AWS gives two minutes, Google thirty seconds
@@ -59,10 +57,12 @@ def gcp_notice(base: str) -> str:
 
 def _get(url: str, headers: dict[str, str], method: str = "GET") -> str:
     """The body, or "" where there is none; no proxy, for the address is the machine's own."""
+    import urllib.request  # late: it doubles the start of a supervisor, and most boxes never ask
+
     request = urllib.request.Request(url, headers=headers, method=method)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(request, timeout=3) as answer:
             return str(answer.read(4096).decode("utf-8", "replace"))
-    except (OSError, urllib.error.URLError, ValueError):
+    except (OSError, ValueError):
         return ""

@@ -29,6 +29,7 @@ def supervise(folder: str) -> None:
         if not ours:
             return
         attempt = Attempt(places, folder, run)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the shell that started us ignores it
         signal.signal(signal.SIGTERM, lambda *_: attempt.ask_to_stop())
         try:
             _one_attempt(attempt, folder)
