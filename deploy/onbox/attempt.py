@@ -28,6 +28,7 @@ from .steps import boot_mark, first_step_seconds, newest_step
 from .stopping import drop_intent, stop_at_once, write_intent
 
 PERIOD = 0.25  # seconds between two looks
+RESERVED = 256 << 10  # bytes, given up on a full disk to say just that
 BEAT = 20.0  # seconds between two signs of life in state.json's mtime
 
 
@@ -53,6 +54,7 @@ class Attempt:
             return False
         since = read_state(self.folder)["since"]
         phases = {"queue": max(0.0, self._began - since) if since else 0.0}
+        self._keep_reserve()
         fresh = {"boot": boot_mark(), "pid": os.getpid(), "gpus": self.leases.gpus}
         fresh.update(attempt_at=self._began, phases=phases, ending=None, exit_code=None)
         fresh.update(step_before=newest_step(self.folder), handle=None, doing="")
@@ -146,7 +148,8 @@ class Attempt:
             intent = write_intent(self.folder, "the shutdown of the box", "interrupted")
         grace = float(intent.get("grace", grace))
         if read_state(self.folder)["state"] == "running":
-            change_state(self.folder, "stopping", by=intent["by"])
+            with contextlib.suppress(OSError):
+                change_state(self.folder, "stopping", by=intent["by"])
         self.runner.terminate(grace)
         return grace
 
@@ -156,7 +159,8 @@ class Attempt:
         if seconds is None:
             return False
         state["phases"] = {**state.get("phases", {}), "first step": round(seconds, 3)}
-        write_state(self.folder, {**state, "first_step_at": time.time()})
+        with contextlib.suppress(OSError):  # a full disk must not end the run from our side
+            write_state(self.folder, {**state, "first_step_at": time.time()})
         return True
 
     def _watch_for_pre_emption(self) -> None:
@@ -171,6 +175,7 @@ class Attempt:
     def settle(self) -> None:
         """The end: why, which state, and nothing left behind."""
         facts = self._facts()
+        self._give_up_reserve()
         self._end(why_ended(facts), facts.exit_code)
         self.runner.clean()
 
@@ -215,6 +220,18 @@ class Attempt:
         )
         drop_intent(self.folder)
 
+    def _keep_reserve(self) -> None:
+        with contextlib.suppress(OSError), open(self._reserve(), "wb") as file:
+            file.write(b"\0" * RESERVED)
+
+    def _reserve(self) -> str:
+        return os.path.join(self.folder, "logs", "reserve")
+
+    def _give_up_reserve(self) -> None:
+        """Make room on a full disk for the state that says so."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._reserve())
+
     def give_up(self, fault: Exception) -> None:
         """Before or while it ran something of ours failed: say what, and leave nothing running."""
         with contextlib.suppress(Exception):
@@ -227,6 +244,7 @@ class Attempt:
         else:
             ending = Ending("failed", "kit", f"{type(fault).__name__}: {fault}")
         self.log.write(f"gpubox: {ending.text}\n".encode())
+        self._give_up_reserve()
         with contextlib.suppress(ValueError):
             self._end(ending, None)
 

@@ -181,6 +181,7 @@ def other_files(folder: str) -> list[str]:
                     os.path.isfile(full)
                     and not os.path.islink(full)
                     and not name.startswith(".tmp")
+                    and name != "reserve"
                 ):
                     found.append(os.path.relpath(full, folder))
     return sorted(found)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from deploy.errors import Busy, NoSuchRun
 from deploy.onbox.output import tail
 from deploy.onbox.runs import record, supervisor_pid
-from deploy.onbox.tending import tend
+from deploy.onbox.tending import resume_verdict, tend
 
 pytestmark = pytest.mark.slow
 
@@ -217,3 +218,65 @@ def test_logs_are_read_on_from_where_one_was(box):
     at, events = events[-1]["at"], []
     box.agent.call("logs", events.append, run=run, offset=at + 7, follow=True)
     assert "".join(each["text"] for each in events) == "step 10\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a small disk")
+def test_a_full_disk_is_told_although_nothing_can_be_written_there(box):
+    runs = Path(box.places.runs)
+    runs.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(runs)], check=True)
+    try:
+        program = """
+        progress(1, 2)
+        time.sleep(0.5)
+        try:
+            with open(os.path.join(out, "big"), "wb") as file:
+                while True:
+                    file.write(b"x" * 4096)
+                    file.flush()
+        except OSError:
+            sys.exit(75)
+        """
+        run = box.launch(program)["id"]
+        state = box.until(run, "interrupted")
+        assert state["ending"] == {"kind": "disk-full", "text": "the disk of the runs is full"}
+        assert state["exit_code"] == 75
+        assert os.statvfs(runs).f_bavail * 4096 < 1 << 20
+    finally:
+        box.end()
+        subprocess.run(["umount", "-l", str(runs)], check=True)
+
+
+def test_a_program_that_prints_without_end_fills_no_disk(box):
+    program = """
+    line = b"x" * 99 + b"\\n"
+    for number in range(1500):
+        os.write(1, line * 1000)
+        if number == 100:
+            progress(1, 1)
+    time.sleep(1)
+    os.write(1, b"the end\\n")
+    """
+    report = box.launch(program)
+    raw = Path(box.places.input, ".gpubox", "scratch", report["id"], "output")
+    most = 0
+    while box.state(report["id"])["state"] == "running":
+        if raw.exists():
+            most = max(most, raw.stat().st_blocks * 512)
+        time.sleep(0.1)
+    box.until(report["id"], "finished")
+    logs = Path(report["folder"], "logs")
+    assert tail(str(logs), 1) == ["the end"]
+    kept = sum(path.stat().st_size for path in logs.glob("output-*.log"))
+    assert kept <= 9 * (8 << 20) + (1 << 20)  # of 150 MB
+    assert not raw.exists()
+    assert most < 140 << 20  # what was copied was given back while it ran
+
+
+@pytest.mark.parametrize("tries,pause", [(0, 0), (1, 30), (2, 120), (3, 600), (4, 1800)])
+def test_pauses_grow_and_end(tries, pause):
+    state = {"since": 1000.0, "tries": tries, "boot": "b", "ending": {"text": "exit 75"}}
+    assert resume_verdict(state, 1000.0 + pause, "b")[0]
+    assert pause == 0 or not resume_verdict(state, 999.0 + pause, "b")[0]
+    assert resume_verdict(state, 0.0, "b")[0]  # a clock that was set back is no pause
+    assert not resume_verdict({**state, "tries": 5}, 1e9, "b")[0]
