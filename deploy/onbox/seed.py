@@ -6,6 +6,7 @@ import os
 import shutil
 from typing import Any
 
+from .activity import active
 from .checkpoints import SUMS, digest, find_checkpoint, verify
 from .places import Places, find_places
 from .publish import publish_folder
@@ -19,7 +20,13 @@ def seed(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     other on stdin; they wait for the launch of the run `id`."""
     places = find_places(request)
     step, part = _prepare(places, request["id"], request["step"])
-    for each in request["files"]:
+    with active("receive a checkpoint"):
+        _receive(request["files"], part, wire)
+    return _publish(part, step)
+
+
+def _receive(files: list[dict[str, Any]], part: str, wire: Any) -> None:
+    for each in files:
         name = each["name"]
         if os.path.isabs(name) or ".." in name.split("/"):
             raise Refusal("DataError", f"a checkpoint with a file {name!r}", "")
@@ -27,7 +34,6 @@ def seed(request: dict[str, Any], wire: Any) -> dict[str, Any]:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
             _copy(wire.input, file, int(each["size"]))
-    return _publish(part, step)
 
 
 def seed_from_run(places: Places, run_id: str, source: str, step: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import os
 import time
 from typing import Any, Iterator
 
+from .activity import active
 from .checkpoints import SUMS, parse_sums, pointer
 from .places import find_places
 from .publish import write_json
@@ -39,11 +40,12 @@ def send(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     wire.start_bulk()
     say = Sender(wire)
     hints = {name: pointer(checkpoints, name) for name in ("LATEST", "best")}
-    say.tell("begin", id=run_id, state=read_state(folder), **hints)
-    _send_steps(say, checkpoints, request)
-    if request.get("files") is not None:
-        for path in other_files(folder):
-            say.send_other(folder, path, request["files"].get(path))
+    with active("fetch"):
+        say.tell("begin", id=run_id, state=read_state(folder), **hints)
+        _send_steps(say, checkpoints, request)
+        if request.get("files") is not None:
+            for path in other_files(folder):
+                say.send_other(folder, path, request["files"].get(path))
     wire.frame(b"")
     return {"id": run_id, "state": read_state(folder)}
 

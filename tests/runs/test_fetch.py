@@ -2,14 +2,19 @@
 
 import hashlib
 import json
+import threading
+import time
 
 import pytest
 
+from deploy.console import Show
 from deploy.effects.homecoming import Homecoming, digest_of
 from deploy.errors import LinkLost, NoSuchRun, VerifyError
 from deploy.onbox.checkpoints import parse_sums
 from deploy.onbox.runs import record
 from deploy.plan.fetch import choice, interval, newest, safe_path
+from deploy.verbs.desk import Desk
+from deploy.verbs.fetch import fetch
 
 SAVER = """
 step = newest()
@@ -203,3 +208,36 @@ def test_flags():
     assert choice(True, False, False, False) == "best"
     assert interval("5m") == 300
     assert newest(["step_00000009", "step_100000000", ".part-step_1"]) == "step_100000000"
+
+
+@pytest.mark.sshd
+@pytest.mark.slow
+def test_follow_goes_on_over_lost_links_until_the_run_ends(box, sshd, tmp_path):
+    server = sshd()
+    desk = Desk(Show(machine=True), ["box"])
+    program = """
+    for step in range(1, 13):
+        publish(step, size=200_000, keep=2)
+        progress(step, 12)
+        time.sleep(0.5)
+    """
+    with desk.open("box") as agent:
+        run = agent.call("launch", **box.ask(program))["id"]
+    box.end = lambda: None
+    answer = []
+
+    def follow():
+        answer.extend(fetch(desk, run, follow=True, every="1s", to=str(tmp_path)))
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    time.sleep(2)
+    server.stop()  # nobody answers for a while; the run knows nothing of it
+    time.sleep(2)
+    server.run_sshd()
+    thread.join(120)
+    assert answer[0]["state"] == "finished" and answer[0]["id"] == run
+    assert "step_00000012" in whole(tmp_path / run)
+    assert (tmp_path / run / "output/checkpoints/LATEST").read_text() == "step_00000012\n"
+    with desk.open("box") as agent:
+        assert agent.call("status", run=run)["runs"][0]["home"]["step"] == 12
