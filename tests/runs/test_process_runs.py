@@ -1,5 +1,6 @@
 """Runs as processes, with a real supervisor: states, reasons, stops, and what outlives what."""
 
+import concurrent.futures
 import os
 import signal
 import subprocess
@@ -171,8 +172,6 @@ def test_the_same_request_twice_makes_one_run(box):
 
 
 def test_two_at_the_same_instant_are_two_runs(box):
-    import concurrent.futures
-
     asks = [box.ask(TEN) for _ in range(2)]
     with concurrent.futures.ThreadPoolExecutor() as pool:
         reports = list(pool.map(lambda ask: box.agent.call("launch", **ask), asks))
@@ -280,3 +279,23 @@ def test_pauses_grow_and_end(tries, pause):
     assert pause == 0 or not resume_verdict(state, 999.0 + pause, "b")[0]
     assert resume_verdict(state, 0.0, "b")[0]  # a clock that was set back is no pause
     assert not resume_verdict({**state, "tries": 5}, 1e9, "b")[0]
+
+
+def test_a_second_stop_during_the_save_does_not_tear_it(box):
+    program = """
+    try:
+        for step in range(1, 10**6):
+            progress(step, 10**6)
+            time.sleep(0.02)
+    except Ending:
+        time.sleep(2)  # a second SIGTERM here would end it without a checkpoint
+        publish(step)
+        sys.exit(75)
+    """
+    run = box.launch(program)["id"]
+    other = type(box)(box.folder, box.places.home)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        stops = [pool.submit(each.agent.call, "stop", run=run) for each in (box, other)]
+        states = [stop.result()["state"] for stop in stops]
+    assert [state["state"] for state in states] == ["stopped", "stopped"]
+    assert box.state(run)["exit_code"] == 75 and box.state(run)["best_step"] > 0
