@@ -14,6 +14,7 @@ class Mounts(NamedTuple):
     data: str
     output: str
     scratch: str
+    cache: str = ""
     code: str = ""
     env: str = ""
 
@@ -97,7 +98,7 @@ def _environment(run: dict[str, Any], mounts: Mounts) -> dict[str, str]:
 
 def _volumes(mounts: Mounts) -> list[dict[str, Any]]:
     pairs = [(mounts.data, "/input", True), (mounts.output, "/output", False)]
-    pairs += [(mounts.scratch, "/scratch", False)]
+    pairs += [(mounts.scratch, "/scratch", False), (mounts.cache, "/cache", False)]
     pairs += [(mounts.code, "/code", True)] if mounts.code else []
     pairs += [(mounts.env, "/run/gpubox-env", True)] if mounts.env else []
     return [

@@ -15,7 +15,7 @@ from .compose import Mounts, compose_run, container_name, project
 from .memory import MemoryWatch, own_cgroup
 from .output import OutputLog
 from .places import Places
-from .process_runner import scratch_of
+from .process_runner import cache_of, scratch_of
 from .publish import atomic_file
 from .refusal import Refusal
 
@@ -127,6 +127,7 @@ class DockerRunner:
             data,
             os.path.join(self.folder, "output"),
             scratch,
+            cache_of(self.places),
             code if os.path.isdir(code) else "",
             env if os.path.isfile(env) else "",
         )

@@ -54,6 +54,8 @@ class ProcessRunner:
         if command[0] in ("python", "python3"):
             command[0] = self._python
         environment = process_environment(self.run, self.folder, gpus, data, scratch, self._python)
+        environment.setdefault("CUDA_CACHE_PATH", os.path.join(cache_of(self.places), "cuda"))
+        environment.setdefault("CUDA_CACHE_MAXSIZE", str(4 << 30))
         with open(self._raw, "ab") as raw:
             self._child = subprocess.Popen(
                 command,
@@ -129,6 +131,14 @@ def _free(fd: int, upto: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     with contextlib.suppress(AttributeError):
         libc.fallocate(fd, PUNCH_HOLE, ctypes.c_int64(0), ctypes.c_int64(upto & ~0xFFF))
+
+
+def cache_of(places: Places) -> str:
+    """DATA/.gpubox-cache: what a driver compiles for a new card, up to half an hour's work, outlives
+    the run and the box."""
+    path = os.path.join(places.data, ".gpubox-cache")
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    return path
 
 
 def scratch_of(places: Places, run: dict[str, Any]) -> str:

@@ -70,6 +70,10 @@ def test_a_run_in_a_container_is_confined_and_told_by_its_label(box, launch):
         and record(box.places, report["id"])["run"]["image"] == found["Image"]
     )
     assert not [m for m in found["Mounts"] if "docker.sock" in m["Source"]]
+    mounts = {m["Destination"]: (m["Source"], m["RW"]) for m in found["Mounts"]}
+    assert mounts["/output"] == (report["folder"] + "/output", True)
+    assert mounts["/cache"] == (box.folders["data"] + "/.gpubox-cache", True)
+    assert mounts["/input"][1] is False and mounts["/code"][1] is False
     assert "s3cr$t-value" not in json.dumps(found)
     answer = box.agent.call("stop", run=report["id"])
     assert answer["state"]["state"] == "stopped" and answer["state"]["exit_code"] == 75
