@@ -32,7 +32,7 @@ VERBS = {
     "doctor": ("checkup", "doctor"),
     "launch": ("launch", "launch"),
     "wait": ("launch", "wait"),
-    "resume": ("launch", "resume"),
+    "resume": ("resuming", "resume"),
     "stop": ("stopping", "stop"),
     "status": ("report", "status"),
     "logs": ("report", "logs"),

@@ -21,7 +21,7 @@ from .places import Places, find_places
 from .publish import atomic_file, publish_folder, write_json
 from .queueing import parse_gpus
 from .refusal import Refusal
-from .runs import ID, box_identity, pick_run, read_state, run_folder
+from .runs import ID, box_identity, pick_run, run_folder
 from .seed import seed_from_run
 from .starts import refuse_while_stopping
 from .waiting import wait_for_first_step
@@ -225,27 +225,3 @@ def wait(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """Verb: wait for the first step of a run that was started before."""
     places = find_places(request)
     return wait_for_first_step(places, pick_run(places, request.get("run", "")), wire)
-
-
-def resume(request: dict[str, Any], wire: Any) -> dict[str, Any]:
-    """Verb: start a run again that was stopped, interrupted or failed; it goes on by itself."""
-    from .runs import ENDED, change_state, claim, read_run
-
-    refuse_while_stopping()
-    places = find_places(request)
-    run_id = pick_run(places, request.get("run", ""))
-    folder = run_folder(places, run_id)
-    state = read_state(folder)
-    if state["state"] in ENDED:
-        with claim(places, run_id) as ours:
-            if ours:
-                change_state(folder, "queued", tries=0, waits_for="resumed by the user")
-                if read_run(folder)["identity"] != box_identity(places):
-                    run = {**read_run(folder), "identity": box_identity(places)}
-                    run["places"] = dict(zip(("data", "input", "runs", "home"), places))
-                    write_json(os.path.join(folder, "run.json"), run)
-    start_run(places, run_id)
-    release_early(request)
-    if not request.get("wait"):
-        return {"id": run_id, "folder": folder}
-    return wait_for_first_step(places, run_id, wire)

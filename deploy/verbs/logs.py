@@ -80,11 +80,12 @@ class Printer:
 
 def follow_run(desk: Desk, name: str, run: str = "", lines: int = 100) -> dict[str, Any]:
     """Print until the run ends; Ctrl-C leaves it running."""
-    printer, failures = Printer(desk), 0
+    printer, failures, reached_once = Printer(desk), 0, False
     while True:
         reached = printer.next
         try:
             with desk.open(name) as box:
+                reached_once = True
                 request: dict[str, Any] = {
                     "run": run,
                     "lines": lines,
@@ -94,7 +95,7 @@ def follow_run(desk: Desk, name: str, run: str = "", lines: int = 100) -> dict[s
                 answer = box.call("logs", printer.take, **request)
             break
         except (ConnectError, LinkLost) as no:
-            if printer.next < 0 and not failures:
+            if not reached_once:
                 raise
             failures = 0 if printer.next > reached else failures + 1
             pause = RETRY[min(failures, len(RETRY) - 1)]

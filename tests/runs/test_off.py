@@ -1,6 +1,8 @@
 """What stays readable when a box is off, and what a box can't do to the terminal."""
 
 import io
+import threading
+import time
 
 import pytest
 from rich.console import Console
@@ -8,7 +10,7 @@ from rich.console import Console
 from deploy.console import Show
 from deploy.errors import ConnectError
 from deploy.verbs.desk import Desk
-from deploy.verbs.logs import Printer, logs
+from deploy.verbs.logs import Printer, follow_run, logs
 from deploy.verbs.status import status
 
 
@@ -64,3 +66,34 @@ def test_lines_are_put_together_and_the_place_is_known(screen):
     printer.take({"at": 5, "next": 9, "text": "o\nthr"})
     printer.finish()
     assert printed(screen) == "one\ntwo\nthr\n" and printer.next == 9
+
+
+@pytest.mark.sshd
+@pytest.mark.slow
+def test_following_goes_on_where_it_was_when_links_break(box, sshd, screen):
+    server = sshd()
+    program = """
+    progress(1, 2)
+    time.sleep(3)
+    for number in range(20):
+        print("line", number, flush=True)
+        time.sleep(0.4)
+    """
+    desk = Desk(screen, ["box"])
+    with desk.open("box") as agent:
+        run = agent.call("launch", **box.ask(program))["id"]
+    box.end = lambda: None
+    answer = []
+    thread = threading.Thread(target=lambda: answer.append(follow_run(desk, "box", run)))
+    thread.start()
+    time.sleep(1.5)
+    server.stop()  # before the first line
+    time.sleep(1)
+    server.run_sshd()
+    while "line 5\n" not in printed(screen):
+        time.sleep(0.05)
+    server.stop()  # and in the middle
+    server.run_sshd()
+    thread.join(120)
+    assert answer == [{"id": run, "state": "finished"}]
+    assert printed(screen).splitlines() == [f"line {number}" for number in range(20)]

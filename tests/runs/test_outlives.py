@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FAB = Path(sys.executable).parent / "fab"
-STEPS = "8000"
+STEPS = "6000"
 CONFIG = f"""
 [data.mnist]
 path = "~/.gpubox/sets/mnist"

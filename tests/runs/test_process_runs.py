@@ -299,3 +299,23 @@ def test_a_second_stop_during_the_save_does_not_tear_it(box):
         states = [stop.result()["state"] for stop in stops]
     assert [state["state"] for state in states] == ["stopped", "stopped"]
     assert box.state(run)["exit_code"] == 75 and box.state(run)["best_step"] > 0
+
+
+def test_another_box_takes_a_run_over_only_when_its_own_is_silent(box, tmp_path, monkeypatch):
+    """Two boxes share /data: the second one has a home of its own."""
+    report = box.launch(LOOP)
+    run, folder = report["id"], report["folder"]
+    monkeypatch.setenv("HOME", str(tmp_path / "second"))
+    monkeypatch.setenv("GPUBOX_HOME", str(tmp_path / "second" / ".gpubox"))
+    second = type(box)(box.folder, tmp_path / "second" / ".gpubox")
+    with pytest.raises(Busy, match="is running on another box"):
+        second.agent.call("resume", run=run, wait=True)
+    assert tend(second.places) == []  # it is not this box's to look after
+    # the first box dies with all that ran on it, and is silent for two minutes
+    os.kill(supervisor_pid(box.places, run), signal.SIGKILL)
+    os.killpg(record(box.places, run)["state"]["handle"]["pid"], signal.SIGKILL)
+    os.utime(folder + "/state.json", (time.time() - 130,) * 2)
+    report = second.agent.call("resume", run=run, wait=True)
+    assert second.state(run)["state"] == "running"
+    assert record(second.places, run)["mine"] and not record(box.places, run)["mine"]
+    second.agent.call("stop", run=run)
