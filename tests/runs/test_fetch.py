@@ -232,6 +232,7 @@ def test_follow_goes_on_over_lost_links_until_the_run_ends(box, sshd, tmp_path):
     thread = threading.Thread(target=follow)
     thread.start()
     time.sleep(2)
+    server.cut()
     server.stop()  # nobody answers for a while; the run knows nothing of it
     time.sleep(2)
     server.run_sshd()

@@ -87,13 +87,13 @@ def test_following_goes_on_where_it_was_when_links_break(box, sshd, screen):
     thread = threading.Thread(target=lambda: answer.append(follow_run(desk, "box", run)))
     thread.start()
     time.sleep(1.5)
-    server.stop()  # before the first line
+    server.cut()  # before the first line
+    server.stop()
     time.sleep(1)
     server.run_sshd()
     while "line 5\n" not in printed(screen):
         time.sleep(0.05)
-    server.stop()  # and in the middle
-    server.run_sshd()
+    server.cut()  # and in the middle
     thread.join(120)
     assert answer == [{"id": run, "state": "finished"}]
     assert printed(screen).splitlines() == [f"line {number}" for number in range(20)]
