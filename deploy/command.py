@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import sys
@@ -16,6 +17,9 @@ from invoke.util import helpline
 
 from deploy.plan.help import help_text
 from deploy.plan.words import words_as_flag
+
+# Verbs that look at all their boxes at once, or at none
+TOGETHER = ("status", "watch", "cost", "compare", "demo", "get", "names", "completion", "export")
 
 HELP = {
     "host": "the box to work on: a name in gpubox.toml or in ~/.ssh/config",
@@ -93,7 +97,7 @@ def _run(
         desk = Desk(show, _hosts(host, hosts), dry_run, accept_new)
         desk.named = bool(desk.hosts)
         desk.hosts = desk.hosts or [desk.config.default_box]
-        result = body(desk, **flags)
+        result = _on_each(body, desk, flags, debug) if _apart(body, desk) else body(desk, **flags)
     except KitError as fault:
         _report(show, fault, debug)
         raise Exit(code=fault.exit_code) from None
@@ -115,14 +119,52 @@ def _run(
         raise Exit(code=code)
 
 
-def _report(show: Any, fault: Any, debug: bool) -> None:
+def _apart(body: Callable[..., Any], desk: Any) -> bool:
+    """Whether the verb is done on one box after the other, none hindered by another's failure."""
+    return len(desk.hosts) > 1 and body.__name__ not in TOGETHER
+
+
+def _on_each(body: Callable[..., Any], desk: Any, flags: dict[str, Any], debug: bool) -> Any:
+    """The results of all boxes, an error in the place of a failed one's; the first one's exit code."""
+    from deploy.errors import KitError
+    from deploy.verbs.desk import Outcome
+
+    results: list[Any] = []
+    first = 0
+    for host in desk.hosts:
+        try:
+            result = body(dataclasses.replace(desk, hosts=[host]), **flags)
+        except KitError as fault:
+            _say(desk.show, fault, debug)
+            result, code = [{"box": host, "error": _as_json(fault)}], fault.exit_code
+        else:
+            code = result if isinstance(result, int) else 0
+            result, code = result if isinstance(result, Outcome) else (result, code)
+        results += result if isinstance(result, list) else [{"box": host, "result": result}]
+        first = first or code
+    return Outcome(results, first)
+
+
+def _as_json(fault: Any) -> dict[str, Any]:
+    return {
+        "kind": type(fault).__name__,
+        "message": fault.message,
+        "hint": fault.hint,
+        "exit_code": fault.exit_code,
+    }
+
+
+def _say(show: Any, fault: Any, debug: bool) -> None:
     show.error(fault)
-    if show.machine:
-        error = {"kind": type(fault).__name__, "message": fault.message, "hint": fault.hint}
-        show.json({"schema": 1, "error": {**error, "exit_code": fault.exit_code}})
     if debug:
         traceback.print_exception(fault, file=sys.stderr)
         sys.stderr.write(fault.on_the_box)
+
+
+def _report(show: Any, fault: Any, debug: bool) -> None:
+    _say(show, fault, debug)
+    if show.machine:
+        show.json({"schema": 1, "error": _as_json(fault)})
 
 
 def _hosts(host: str, hosts: str) -> list[str]:

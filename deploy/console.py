@@ -40,6 +40,7 @@ class Show:
 
     def __init__(self, machine: bool = False) -> None:
         self.machine = machine
+        self._warned: set[str] = set()
         self._notices = Console(stderr=True, highlight=False, soft_wrap=True)
         self._answers = Console(highlight=False, soft_wrap=True)
 
@@ -58,6 +59,10 @@ class Show:
         self._notices.print(escape(plain(text)), style="dim")
 
     def warn(self, text: str) -> None:
+        """What should be known; the same sentence is said once in a command."""
+        if text in self._warned:
+            return
+        self._warned.add(text)
         self._notices.print(escape(plain(text)), style="yellow")
 
     def step(self, text: str) -> None:

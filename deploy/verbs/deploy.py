@@ -81,7 +81,7 @@ def look(desk: Desk, name: str, box: Agent) -> dict[str, Any]:
     images = [desk.config.run.image or each for each in IMAGES.values()]
     found = box.call("prospect", event, images=images)
     for note in found["notes"]:
-        desk.show.warn(f"{name}: {note}")
+        desk.show.warn(note)
     return found
 
 

@@ -1,7 +1,5 @@
 """The whole chain on real parts: a real box over real SSH, real TensorFlow, real MNIST."""
 
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -13,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-FAB = Path(sys.executable).parent / "fab"
+from tests.chain.kit import FAB, ROOT, check_sums, fab
+
 CONFIG = """
 [data.mnist]
 path = "~/.gpubox/sets/mnist"
@@ -22,20 +20,6 @@ path = "~/.gpubox/sets/mnist"
 data = "mnist"
 command = ["python", "-m", "workload", "bp"]
 """
-
-
-def fab(*words, code=0, **options):
-    """Run fab as a person would; its answer of --json, or its text."""
-    done = subprocess.run(
-        [str(FAB), *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        **options,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return json.loads(done.stdout)["results"] if "--json" in words else done.stdout + done.stderr
 
 
 def eventually(answer, seconds=120.0):
@@ -50,15 +34,6 @@ def eventually(answer, seconds=120.0):
 def step_of(box, run):
     (found,) = fab("status", "--host", box, "--run", run, "--json")[0]["runs"]
     return found["progress"]["step"], found["state"]["state"]
-
-
-def check_sums(folder):
-    """Every file of a checkpoint against the checksums that the workload wrote."""
-    lines = (folder / "SHA256SUMS").read_text().splitlines()
-    assert lines
-    for line in lines:
-        digest, name = line.split("  ", 1)
-        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
 
 
 @pytest.mark.box
