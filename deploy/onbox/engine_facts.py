@@ -47,28 +47,34 @@ def docker_group() -> str:
 def try_gpu() -> dict[str, Any]:
     """Start a container with all GPUs from an empty image: nothing is pulled, nothing is left.
 
-    The program in it is not there, so that an engine that complains of just that has given the
-    GPUs before.
+    `given` is None where the engine fails for a reason that need not be the GPU's.
     """
     if not _import_empty():
         return {"given": None, "said": "the engine refused an empty image to try with"}
-    code, said = _run(
-        ["docker", "run", "--rm", "--network", "none", "--gpus", "all", EMPTY, NOTHING]
-    )
+    command = ["docker", "run", "--rm", "--network", "none", "--gpus", "all", EMPTY, NOTHING]
+    code, said = _run(command)
     _run(["docker", "image", "rm", EMPTY])
-    return {"given": got_to_the_program(code, said), "said": said}
+    return {"given": given(code, said), "said": said}
 
 
-def got_to_the_program(code: int, said: str) -> bool:
-    """Whether a container's start failed only because the program in it is not there."""
-    return code == 127 and NOTHING in said and "no such file" in said
+def given(code: int, said: str) -> bool | None:
+    """The program of the trial is not there: an engine that complains of just that has given the
+    GPUs before; one that lacks the toolkit or whose driver fails says so in words that are known."""
+    if code == 127 and NOTHING in said and "no such file" in said:
+        return True
+    known = ("could not select device driver", "nvidia-container-cli: initialization", "nvml error")
+    return False if any(each in said for each in known) else None
 
 
 def _import_empty() -> bool:
+    """An image of a few empty folders: what the toolkit mounts the driver's files into."""
     packed = io.BytesIO()
-    tarfile.open(fileobj=packed, mode="w").close()
-    command = ["docker", "import", "-", EMPTY]
-    return _run(command, packed.getvalue())[0] == 0
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name in ("etc", "usr", "usr/bin", "usr/lib", "usr/lib/x86_64-linux-gnu", "usr/lib64"):
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(folder)
+    return _run(["docker", "import", "-", EMPTY], packed.getvalue())[0] == 0
 
 
 def ask_image(names: list[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from .checkup import login
-from .engine_facts import docker_group
+from .engine_facts import docker_group, try_gpu
 from .facts import disk, engine, in_container, output
 from .gpu_facts import gpus
 from .reach import apt_suites, reachable, sources
@@ -27,7 +27,7 @@ def survey(request: dict[str, Any], wire: Any) -> dict[str, Any]:
         "container": in_container(),
         "systemd": os.path.isdir("/run/systemd/system"),
         "login": {**login(), "group": grp.getgrgid(os.getgid()).gr_name},
-        "engine": {**engine(), "group": docker_group(), "nvidia": nvidia_runtime()},
+        "engine": engine_state(),
         "gpus": gpus(),
         "packages": {name: installed(name) for name in ASKED},
         "candidate": {"nvidia-container-toolkit": candidate("nvidia-container-toolkit")},
@@ -82,9 +82,13 @@ def apt_uris() -> list[str]:
     return sorted(whole or {uri for uri, _ in suites if uri.rstrip("/").endswith("/" + name)})
 
 
-def nvidia_runtime() -> bool:
-    """Whether the engine has NVIDIA's runtime set up."""
-    return "nvidia" in (output("docker", "info", "--format", "{{json .Runtimes}}") or "")
+def engine_state() -> dict[str, Any]:
+    """facts.engine() with `group`, `running` (containers, anyone's) and `gives_gpu` (tried)."""
+    found = {**engine(), "group": docker_group(), "running": 0, "gives_gpu": False}
+    if found["answers"]:
+        found["running"] = len((output("docker", "ps", "--quiet") or "").split())
+        found["gives_gpu"] = bool(gpus()["cards"]) and bool(try_gpu()["given"])
+    return found
 
 
 def lock_holders() -> list[str]:

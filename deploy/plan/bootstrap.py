@@ -12,6 +12,7 @@ from deploy.plan.quantities import show_size
 Facts = Mapping[str, Any]
 APT = ("env", "DEBIAN_FRONTEND=noninteractive", "NEEDRESTART_MODE=a", "apt-get", "-q", "-y")
 APT_OPTIONS = ("-o", "DPkg::Lock::Timeout=600", "-o", "Dpkg::Options::=--force-confold")
+RESTARTS = ("engine", "toolkit")  # steps that restart an engine which is there
 
 
 class Command(NamedTuple):
@@ -47,6 +48,10 @@ def plan(facts: Facts, box: str) -> list[Step]:
 def may_be_done(step: Step, facts: Facts, box: str) -> Step:
     """A step that needs root becomes work by hand where we can't be root."""
     able = facts["login"].get("root") or facts["login"].get("sudo")
+    at_work = facts["engine"].get("running", 0)
+    if at_work and step.name in RESTARTS and step.commands:
+        hint = f"the engine would restart under {at_work} running containers: wait, then run this again"
+        return step._replace(commands=(), by_hand=hint)
     if able or not any(command.root for command in step.commands):
         return step
     words = "; ".join(" ".join(command.argv) for command in step.commands)
@@ -151,8 +156,8 @@ def driver(facts: Facts) -> Iterator[Step]:
 def toolkit(facts: Facts) -> Iterator[Step]:
     if not facts["gpus"]["cards"]:
         return
-    if facts["engine"]["nvidia"]:
-        yield Step("toolkit", "the engine has NVIDIA's runtime")
+    if facts["engine"]["gives_gpu"]:
+        yield Step("toolkit", "a container gets the GPUs (tried)")
         return
     name = "nvidia-container-toolkit"
     there = facts["packages"][name]

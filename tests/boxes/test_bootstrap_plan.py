@@ -22,7 +22,8 @@ READY = {
         "version": "26.1.5",
         "compose": "2.26.1-4",
         "group": "member",
-        "nvidia": True,
+        "gives_gpu": True,
+        "running": 0,
         "why": "",
     },
     "gpus": {"present": True, "on_bus": 1, "cards": [CARD], "why": ""},
@@ -36,7 +37,7 @@ READY = {
     "folders": {"data": {**FOLDER, "path": "/data"}, "input": {**FOLDER, "path": "/input"}},
     "unmounted": [],
 }
-NONE = {"present": False, "answers": False, "group": "none", "nvidia": False, "why": "no docker"}
+NONE = {"present": False, "answers": False, "group": "none", "gives_gpu": False, "why": "no docker"}
 NO_PACKAGES = {"docker.io": "", "docker-ce": "", "nvidia-container-toolkit": ""}
 
 
@@ -146,7 +147,11 @@ def test_without_root_every_command_becomes_work_by_hand():
     "changes,name,words",
     [
         ({"gpus__cards": [], "gpus__why": "no nvidia-smi"}, "GPU driver", "nvidia-driver"),
-        ({"engine__nvidia": False, "packages": NO_PACKAGES}, "toolkit", "NVIDIA's package source"),
+        (
+            {"engine__gives_gpu": False, "packages": NO_PACKAGES},
+            "toolkit",
+            "NVIDIA's package source",
+        ),
         (
             {"unmounted": [{"name": "/dev/sdb", "size": 1 << 40, "fstype": None}]},
             "disk",
@@ -165,13 +170,18 @@ def test_what_only_a_person_can_do_is_named(changes, name, words):
 
 
 def test_the_toolkit_is_installed_where_a_source_has_it_and_set_up_either_way():
-    found = facts(engine__nvidia=False, packages=NO_PACKAGES)
+    found = facts(engine__gives_gpu=False, packages=NO_PACKAGES)
     found["candidate"]["nvidia-container-toolkit"] = "1.17.8"
     assert installs(found, "toolkit") == ["nvidia-container-toolkit"]
-    assert [c.argv[0] for c in step(facts(engine__nvidia=False), "toolkit").commands] == [
+    assert [c.argv[0] for c in step(facts(engine__gives_gpu=False), "toolkit").commands] == [
         "nvidia-ctk",
         "systemctl",
     ]
+
+
+def test_an_engine_that_works_is_not_restarted_under_its_containers():
+    found = step(facts(engine__gives_gpu=False, engine__running=2), "toolkit")
+    assert not found.commands and "2 running containers" in found.by_hand
 
 
 def test_folders_are_made_taken_or_left():

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +55,41 @@ def test_several_boxes_that_cannot_be_reached_are_rows_and_the_others_still_exam
     assert "ssh-keygen -R" in results["changed"]["checks"][0]["remedy"]
     assert len(results["fine"]["checks"]) > 15 and results["fine"]["verdict"] != "bad"
     assert done.returncode == max(ConnectError.exit_code, HostKeyError.exit_code)
+
+
+SMI = """#!/bin/sh
+case "$*" in
+*compute_cap*) echo "GPU-1, 8.0" ;;
+*) echo "GPU-1, NVIDIA A100, 81920, 550.54.15" ;;
+esac
+"""
+HOOK = Path(__file__).resolve().parents[1] / "images" / "nvidia-container-runtime-hook"
+
+
+@pytest.mark.engine
+@pytest.mark.box
+@pytest.mark.slow
+@pytest.mark.parametrize("toolkit", [True, False], ids=["toolkit", "no toolkit"])
+def test_whether_a_container_gets_a_gpu_is_tried_for_real(boxes, tmp_path, toolkit):
+    """The engine's real path with a fake driver: without the toolkit one line, and no GPU."""
+    (tmp_path / "fake").mkdir()
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (tmp_path / "fake" / name).touch()
+    hook = ["--volume", f"{HOOK}:/usr/bin/nvidia-container-runtime-hook:ro"]
+    more = [*(hook if toolkit else []), "--volume", f"{tmp_path}/fake:/opt/fake:ro"]
+    box = boxes.start("engine", user="dev", more=more)
+    box.run(
+        "sh", "-c", "cat >/usr/local/bin/nvidia-smi; chmod +x /usr/local/bin/nvidia-smi", input=SMI
+    )
+    done = run("--host", box.name, "--json")
+    found = checks_of(done)
+    assert found["GPU"]["value"] == "NVIDIA A100, 81920 MiB"
+    assert found["TensorFlow"]["verdict"] == "unknown"  # no image of ours is there yet
+    assert not box.run("docker", "image", "ls", "--quiet").stdout  # and none was left
+    if toolkit:
+        assert found["toolkit"]["value"] == "a container gets the GPUs (tried)"
+        assert done.returncode == 0
+    else:
+        assert "container toolkit is missing" in found["toolkit"]["remedy"]
+        assert "could not select" not in done.stdout
+        assert done.returncode == GpuError.exit_code

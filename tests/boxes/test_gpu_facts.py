@@ -3,7 +3,7 @@
 import pytest
 
 from deploy.onbox import gpu_facts
-from deploy.onbox.engine_facts import got_to_the_program
+from deploy.onbox.engine_facts import given
 
 SMI = """#!/bin/sh
 case "$*" in
@@ -65,12 +65,14 @@ def test_nvidia_smi_that_hangs_is_given_up(smi, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "code,said,given",
+    "code,said,wanted",
     [
         (127, 'exec: "/nothing": stat /nothing: no such file or directory: unknown', True),
         (125, 'could not select device driver "" with capabilities: [[gpu]]', False),
         (127, "nvidia-container-cli: initialization error: libnvidia-ml.so.1: no such file", False),
+        (125, "no space left on device", None),
+        (-1, "timed out", None),
     ],
 )
-def test_an_engine_that_gives_gpus_gets_as_far_as_the_program(code, said, given):
-    assert got_to_the_program(code, said) is given
+def test_what_an_engine_says_tells_whether_it_gave_the_gpus(code, said, wanted):
+    assert given(code, said) is wanted
