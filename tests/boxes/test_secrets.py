@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -121,8 +122,61 @@ command = ["python", "train.py"]
 code = "{laptop}/code"
 env_file = "{laptop}/secret.env"
 """
-    box = runner + 'device = "cpu"\n[boxes.box.idle]\nenabled = false\n'
+    box = runner + 'device = "cpu"\n'
     server.boxes.toml.write_text(text + box + run)
+
+
+class Phone(ThreadingHTTPServer):
+    """Takes notices at an address that is itself the secret."""
+
+    def __init__(self):
+        class Ear(BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.server.heard.append(self.path)
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        super().__init__(("127.0.0.1", 0), Ear)
+        self.heard = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+def channels(server, laptop, phone, sentinel):
+    """Two webhooks whose addresses are secrets; nobody answers at the second."""
+    for name, port in (("phone", phone.server_port), ("dead", 9)):
+        (laptop / name).write_text(f"http://127.0.0.1:{port}/{sentinel}\n")
+    text = server.boxes.toml.read_text()
+    rule = 'provider = "onprem"\n[boxes.box.idle]\nnotify = ["phone", "dead"]\n'
+    files = f'[notify]\nphone = "{laptop}/phone"\ndead = "{laptop}/dead"\n'
+    server.boxes.toml.write_text(text + rule + files)
+
+
+@pytest.mark.sshd
+@pytest.mark.slow
+def test_the_address_of_a_channel_is_in_the_keepers_file_and_nowhere_else(
+    sshd, laptop, sentinel, own_home
+):
+    server, phone = sshd(), Phone()
+    channels(server, laptop, phone, sentinel)
+    hands = Laptop(laptop)
+    try:
+        with Watch(sentinel) as watch:
+            hands.fab("idle", "--arm", code=0)
+            hands.fab("idle", "--try-notice")
+            hands.fab("idle", "--json", code=0)
+            hands.fab("doctor", "--json", code=0)
+    finally:
+        hands.fab("idle", "--disarm")
+    assert phone.heard and set(phone.heard) == {f"/{sentinel}"}
+    assert watch.looks > 20 and not watch.found
+    assert sentinel not in "\n".join(hands.said)
+    found = files_with(sentinel, server.folder, own_home)
+    assert set(found) <= {server.home / ".gpubox/keeper/channels.json"}
+    assert set(found.values()) <= {0o600}
 
 
 def pip_settings(home, sentinel):

@@ -1,5 +1,9 @@
 """Boxes whose login is not a quiet POSIX shell: the agent answers right, in calls and in bulk."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 
 from deploy.effects.agent import Agent
@@ -71,3 +75,47 @@ def test_no_rsync_no_scp_no_sftp_is_no_matter(sshd, tmp_path):
     server = sshd(banner=f"; export PATH={tools}; true")
     with server.desk().open("box") as box:
         assert box.call("facts")["engine"]["present"] is False
+
+
+PROGRAM = """
+import json, os
+out = os.environ["GPUBOX_OUTPUT"]
+with open(os.path.join(os.environ["GPUBOX_INPUT"], "a b.bin"), "rb") as file:
+    size = len(file.read())
+with open(os.path.join(out, "progress.json"), "w") as file:
+    json.dump({"schema": 1, "step": 1, "steps": 1}, file)
+with open(os.path.join(out, "result.json"), "w") as file:
+    json.dump({"schema": 1, "size": size}, file)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [LOGINS[name] for name in ("banner on stdout", "fish", "csh", "one session at a time")],
+    ids=["banner on stdout", "fish", "csh", "one session at a time"],
+)
+def test_data_goes_up_and_results_come_home_whatever_the_login(sshd, tmp_path, options):
+    """The whole life of a run, with bytes of every value in the data."""
+    server = sshd(**options)
+    (tmp_path / "set").mkdir(), (tmp_path / "code").mkdir()
+    content = bytes(range(256)) * 1000
+    (tmp_path / "set" / "a b.bin").write_bytes(content)
+    (tmp_path / "set" / "it's").write_bytes(b"@gpubox-answer\n")
+    (tmp_path / "code" / "train.py").write_text(PROGRAM)
+    more = f'runner = "process"\ndevice = "cpu"\npython = "{sys.executable}"\n'
+    more += f'[data.set]\npath = "{tmp_path}/set"\n[run]\ndata = "set"\n'
+    more += f'command = ["python", "train.py"]\ncode = "{tmp_path}/code"\n'
+    server.boxes.toml.write_text(server.boxes.toml.read_text() + more)
+    fab("upload", "set"), fab("stage", "set")
+    assert (server.input / "set" / "a b.bin").read_bytes() == content
+    assert (server.input / "set" / "it's").read_bytes() == b"@gpubox-answer\n"
+    fab("launch"), fab("fetch", "--logs-only", "--to", str(tmp_path / "home"))
+    (result,) = (tmp_path / "home").glob("**/result.json")
+    assert json.loads(result.read_text())["size"] == len(content)
+
+
+def fab(*words):
+    command = [sys.executable, "-m", "fabric", *words, "--host", "box"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
