@@ -38,6 +38,11 @@ class HostKeys:
         self._accept_new = accept_new
         self._fingerprint = fingerprint
 
+    @property
+    def pinned(self) -> bool:
+        """Whether the config names the only key to accept."""
+        return bool(self._fingerprint)
+
     def for_hop(self) -> HostKeys:
         """The same for a jump host: the config's fingerprint is the box's, not the jump host's."""
         return HostKeys(self._ask, self._accept_new)

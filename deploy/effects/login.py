@@ -27,6 +27,7 @@ class Login:
         self.may_ask = False
         self.asked = False  # the system's ssh could not do it without asking again
         self.key_file = ""  # the one that was accepted, if it was not the agent's
+        self.accepted = ""  # the same for people
         self._unlocked: dict[str, Any] = {}
         self._password = ""
 
@@ -38,7 +39,7 @@ class Login:
             with contextlib.suppress(paramiko.AuthenticationException):
                 transport.auth_publickey(self.target.user, key)
             if transport.is_authenticated():
-                self.key_file = path
+                self.key_file, self.accepted = path, f"key {path or 'of the agent'}"
                 return
             if not transport.is_active():
                 raise paramiko.AuthenticationException(
@@ -48,6 +49,7 @@ class Login:
             self._by_password(transport)
         if not transport.is_authenticated():
             raise paramiko.AuthenticationException(f"{offered} keys offered")
+        self.accepted = "password"
 
     def locked(self) -> list[str]:
         """The target's key files that need a passphrase."""

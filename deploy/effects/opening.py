@@ -12,6 +12,7 @@ from typing import Any
 import paramiko
 from fabric import Config as FabricConfig
 from fabric import Connection
+from paramiko.ssh_exception import IncompatiblePeer
 
 from deploy.effects.alive import LiveTransport
 from deploy.effects.hostkeys import HostKeys, changed, fingerprint
@@ -76,8 +77,8 @@ class Route:
             connection.open()
         except paramiko.BadHostKeyException as no:
             raise changed(target, f"{no.key.get_name()} {fingerprint(no.key)}") from no
-        except paramiko.AuthenticationException:
-            raise
+        except (paramiko.AuthenticationException, IncompatiblePeer):
+            raise  # the system's ssh may know better
         except (OSError, EOFError, paramiko.SSHException) as no:
             raise ConnectError(
                 f"{self.name}: no SSH at {target.host} port {target.port}: {_why(no)}",

@@ -9,6 +9,7 @@ import time
 from typing import IO, Any
 
 import paramiko
+from paramiko.ssh_exception import IncompatiblePeer
 
 from deploy.effects.alive import DEAD_SECONDS, PING_SECONDS
 from deploy.effects.hostkeys import HostKeys
@@ -42,6 +43,7 @@ class SshLink:
         self._ssh_name = host or name
         self._options = ssh_options(config_file, user, port)
         self.target = resolve(self._ssh_name, config_file, user, port)
+        self._host_keys = host_keys
         self._route = Route(name, self.target, host_keys, config_file)
         self._by_system_ssh = False
         self._connection: Any = None
@@ -51,10 +53,10 @@ class SshLink:
         """Log in with what needs no question, else by the system's ssh, else by asking."""
         try:
             self._connection = self._route.open()
-        except paramiko.AuthenticationException as no:
-            if self._system_ssh_logs_in():
+        except (paramiko.AuthenticationException, IncompatiblePeer) as no:
+            if self._system_ssh_logs_in(no):
                 self._by_system_ssh = True
-            elif sys.stdin.isatty():
+            elif sys.stdin.isatty() and not isinstance(no, IncompatiblePeer):
                 self._connect_asking()
             else:
                 raise self._refused(no) from no
@@ -69,14 +71,21 @@ class SshLink:
 
     def _refused(self, no: Exception) -> ConnectError:
         target, login = list(self._route.logins.items())[-1]  # the last one reached
+        if isinstance(no, IncompatiblePeer):
+            return ConnectError(
+                f"{self.name}: no common way to encrypt with {target.host}: {no}",
+                f"where `ssh {target.name}` works without a question, so does the kit",
+            )
         locked = "".join(f"; {path} needs its passphrase: ssh-add it" for path in login.locked())
         return ConnectError(
             f"{self.name}: {target.user}@{target.host} does not accept our keys ({no}{locked})",
             f"try `ssh {target.name}`; then ssh-copy-id, or name the key in ~/.ssh/config",
         )
 
-    def _system_ssh_logs_in(self) -> bool:
-        if shutil.which("ssh") is None:
+    def _system_ssh_logs_in(self, why: Exception) -> bool:
+        """Only with a key that we checked ourselves, or that its known hosts vouch for."""
+        unchecked = isinstance(why, IncompatiblePeer) and self._host_keys.pinned
+        if shutil.which("ssh") is None or unchecked:
             return False
         child = self._system_ssh("exit 0")
         child.stdin.close()
@@ -177,11 +186,17 @@ class SshLink:
         own = "our own channel (no system ssh)" if shutil.which("ssh") is None else ""
         asked = any(login.asked for login in self._route.logins.values())
         return {
-            "route": f"{target.user}@{target.host}:{target.port}{by}",
+            "route": f"{target.user}@{target.host}:{target.port}{by}, {self._key()}",
             "bulk": own
             or ("our own channel (it asked for a secret)" if asked else "the system's ssh"),
             "host_key": f"known in {target.known_hosts[0]}",
         }
+
+    def _key(self) -> str:
+        """By what we were let in."""
+        if self._by_system_ssh:
+            return "control by the system's ssh too"
+        return self._route.logins[self.target].accepted
 
     def _lost(self) -> LinkLost:
         silent = any(getattr(each.transport, "went_silent", False) for each in self._route.opened)

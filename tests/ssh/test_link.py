@@ -51,7 +51,7 @@ def connections_made(server):
 
 def wait_for(path):
     deadline = time.monotonic() + 20
-    while not path.exists():
+    while not (path.exists() and path.stat().st_size):
         assert time.monotonic() < deadline, f"{path} never came"
         time.sleep(0.05)
 
@@ -146,7 +146,7 @@ def test_a_frozen_link_is_noticed_on_every_path_within_the_deadline(sshd):
         stream.stdin.write(b"x")
         stream.stdin.flush()
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        waiting = pool.submit(link.run, f"touch {server.home}/started; sleep 600")
+        waiting = pool.submit(link.run, f"echo x >{server.home}/started; sleep 600")
         wait_for(server.home / "started")
         reading = [pool.submit(read_to_the_end, each) for each in (streams[0], own[0])]
         writing = [pool.submit(write_for_ever, each) for each in (streams[1], own[1])]

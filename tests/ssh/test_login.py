@@ -117,6 +117,25 @@ def test_what_only_the_systems_ssh_can_do_is_left_to_it(sshd, monkeypatch):
     assert bulk(link)[:2] == (0, b"here\n")
 
 
+MODERN = "Ciphers chacha20-poly1305@openssh.com\nKexAlgorithms sntrup761x25519-sha512@openssh.com"
+
+
+def test_ways_to_encrypt_that_only_the_systems_ssh_knows(sshd):
+    server = sshd(extra=MODERN)
+    link = server.link()
+    assert link.run("cat; exit 3", b"in and out") == (3, b"in and out", b"")
+    assert bulk(link)[:2] == (0, b"here\n")
+    server.run_sshd("B")
+    with pytest.raises(ConnectError, match="no common way to encrypt"):
+        server.link(accept_new=True)  # its ssh refuses the changed key, so do we
+
+
+def test_a_pinned_key_is_never_left_to_the_systems_ssh(sshd):
+    server = sshd(extra=MODERN)
+    with pytest.raises(ConnectError, match="no common way to encrypt"):
+        server.link(fingerprint="SHA256:other")
+
+
 def test_over_ipv6(sshd):
     server = sshd(address="::1", known=False)
     server.link(accept_new=True).close()
