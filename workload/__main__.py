@@ -28,6 +28,10 @@ def parser() -> argparse.ArgumentParser:
     evaluate.add_argument("checkpoint", type=Path, help="a folder step_…")
     evaluate.add_argument("--json", action="store_true", help="one JSON document instead of words")
     evaluate.add_argument("--device", default="auto", choices=("auto", "cpu", "gpu"))
+    compare = verbs.add_parser("compare", help="the same steps on CPU and GPU, side by side")
+    compare.add_argument("--model", choices=tuple(flags.PROGRAMS), default="cnn")
+    compare.add_argument("--steps", type=int, default=200, help="steps on each (default: 200)")
+    compare.add_argument("--json", action="store_true", help="one JSON document instead of words")
     return main
 
 
@@ -60,6 +64,10 @@ def _run(arguments: argparse.Namespace) -> int:
         from workload.evaluate import evaluate
 
         return evaluate(arguments.checkpoint, arguments.json, arguments.device)
+    if arguments.verb == "compare":
+        from workload.compare import compare
+
+        return compare(arguments.model, arguments.steps, arguments.json)
     from workload.train import train
 
     return train(arguments)

@@ -13,6 +13,7 @@ import tensorflow as tf
 from workload.data import Dataset
 
 MISREAD_SHOWN = 12
+SMALL = 1 << 20  # bytes of a graph; a larger one would hold somebody's constants, not structure
 Event, Summary = tf.compat.v1.Event, tf.compat.v1.Summary
 
 
@@ -44,7 +45,8 @@ class Board:
     def graph(self, function: Any) -> None:
         """The graph of a concrete function."""
         definition = function.graph.as_graph_def().SerializeToString()
-        self._write(Event(wall_time=time.time(), graph_def=definition))
+        if len(definition) <= SMALL:
+            self._write(Event(wall_time=time.time(), graph_def=definition))
 
     def misread(self, data: Dataset, predicted: np.ndarray, step: int) -> None:
         """The first few test images that were taken for something else."""

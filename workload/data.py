@@ -42,7 +42,7 @@ def load(folder: Path, classes: int = 0, size: int = 0, scratch: Path | None = N
     Raises DataError with one line for each kind of damage.
     """
     root = descend(folder)
-    if any(root.glob("train-images*")) or any(root.glob("train-labels*")):
+    if is_idx(root):
         return _load_idx(root, classes)
     from workload import pictures
 
@@ -52,6 +52,11 @@ def load(folder: Path, classes: int = 0, size: int = 0, scratch: Path | None = N
         f"{folder}: no data set here; expected train-images…, train-labels…, t10k-images… and "
         "t10k-labels… (IDX), or one folder of PNG/JPEG files a class"
     )
+
+
+def is_idx(root: Path) -> bool:
+    """Whether `root` holds IDX files, by their names."""
+    return any(root.glob("train-images*")) or any(root.glob("train-labels*"))
 
 
 def descend(folder: Path) -> Path:
@@ -123,6 +128,14 @@ def check_labels(root: Path, train: np.ndarray, test: np.ndarray, classes: int) 
                 f"of range 0..{count - 1} for {count} classes"
             )
     return count
+
+
+def is_pictures(folder: Path) -> bool:
+    """Whether `folder` holds class folders, which only TensorFlow can decode."""
+    from workload import pictures
+
+    root = descend(folder)
+    return not is_idx(root) and pictures.looks_like(root)
 
 
 def summary(data: Dataset) -> str:

@@ -7,6 +7,7 @@ USAGE = 2
 DATA = 65
 GPU_MISSING = 69
 NOT_FINITE = 70
+MEMORY = 71
 CHECKPOINT = 74
 INTERRUPTED = 75
 CHANGED = 78
@@ -17,6 +18,7 @@ MEANINGS = {
     DATA: "the data set is missing, damaged or not what its header says",
     GPU_MISSING: "a GPU was required and TensorFlow does not see it",
     NOT_FINITE: "the loss became NaN or infinite; nothing of it was saved",
+    MEMORY: "the memory of the GPU, or of the machine, did not suffice",
     CHECKPOINT: "there are checkpoints, and none of them can be read",
     INTERRUPTED: "stopped by a signal or a full disk; the same command resumes",
     CHANGED: "the checkpoint was made with other model arguments",
@@ -47,6 +49,12 @@ class NotFinite(WorkloadError):
     code = NOT_FINITE
 
 
+class OutOfMemory(WorkloadError):
+    """A tensor did not fit any more."""
+
+    code = MEMORY
+
+
 class CheckpointError(WorkloadError):
     """No checkpoint can be read although there are some."""
 
@@ -55,6 +63,12 @@ class CheckpointError(WorkloadError):
 
 class Interrupted(WorkloadError):
     """Ended early in an orderly way; the same command goes on."""
+
+    code = INTERRUPTED
+
+
+class WorkerLost(WorkloadError):
+    """Another worker of a distributed run ended; all resume together."""
 
     code = INTERRUPTED
 

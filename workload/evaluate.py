@@ -47,16 +47,16 @@ def evaluate(folder: Path, as_json: bool, device_choice: str = "auto") -> int:
     """Prints the accuracy of the checkpoint in `folder` on the test images of GPUBOX_INPUT."""
     tensors, meta = checkpoint.read(folder)
     arguments = argparse.Namespace(model=meta["model"], xla=False, **meta["arguments"])
+    threads = meta["threads"]
+    used = device.open_device(
+        device_choice, threads["intra_threads"], threads["inter_threads"], "auto"
+    )
     dataset = data.load(folders().input, arguments.classes, arguments.image_size)
     if list(dataset.image_shape) != meta["image_shape"] or dataset.classes > meta["classes"]:
         raise data.DataError(
             f"{folders().input}: images of {dataset.image_shape} in {dataset.classes} classes, "
             f"but {folder} was trained on {tuple(meta['image_shape'])} in {meta['classes']}"
         )
-    threads = meta["threads"]
-    used = device.open_device(
-        device_choice, threads["intra_threads"], threads["inter_threads"], "auto"
-    )
     from workload.loop import Loop
 
     loop = Loop(arguments, dataset.image_shape, meta["classes"], 1.0)

@@ -15,7 +15,7 @@ from workload.evaluate import confusion
 from workload.progress import duration
 
 if TYPE_CHECKING:
-    from workload.train import Run
+    from workload.run import Run
 
 SCHEMA = 1
 MISREAD_SHOWN = 40

@@ -36,10 +36,10 @@ class Saver:
         self._best: int | None = None
         self._thread = threading.Thread(target=self._run, name="saver", daemon=True)
 
-    def start(self, best: int | None) -> None:
-        """Begins. best: the step of the best checkpoint so far."""
+    def start(self, best: int | None, published: int | None = None) -> None:
+        """Begins. best, published: the steps of the best and the newest checkpoint so far."""
         checkpoint.sweep(self.checkpoints)
-        self._best = best
+        self._best, self.published = best, published
         self._thread.start()
 
     def save(self, step: int, tensors: dict[str, np.ndarray], meta: dict[str, Any]) -> None:

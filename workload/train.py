@@ -8,69 +8,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import signal
-import sys
 import time
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from workload import checkpoint, data, device, evaluate, flags, order, results
-from workload.errors import FINISHED, ChangedArguments, Interrupted, NotFinite
-from workload.folders import Folders, folders
-from workload.progress import Metrics, Progress
-from workload.saver import Saver
-
-if TYPE_CHECKING:
-    from workload.board import Board
-    from workload.feed import Resident, Streamed
-    from workload.loop import Loop
+from workload import checkpoint, device, evaluate, flags, order, report, results
+from workload.errors import FINISHED, Interrupted, NotFinite, OutOfMemory, WorkerLost
+from workload.folders import folders
+from workload.progress import Progress
+from workload.run import Run, Stop, is_finished, prepare, resume_point
+from workload.workers import STEPS_PER_CALL
 
 FIRST_CALL_STEPS = 10  # of the call that also compiles; later ones are sized by the rate
-
-
-@dataclass
-class Run:
-    """What one start of a run works with."""
-
-    arguments: argparse.Namespace
-    where: Folders
-    progress: Progress
-    dataset: data.Dataset
-    rows: tuple[np.ndarray, np.ndarray]  # of training and of validation
-    device: dict[str, Any]
-    loop: Loop
-    feed: Resident | Streamed
-    metrics: Metrics
-    board: Board
-    saver: Saver
-    step: int = 0
-    best: dict[str, Any] | None = None
-    trained_seconds: float = 0.0
-    saved_at: float = field(default_factory=time.monotonic)
-    saved_step: int = -1
-
-
-class Stop:
-    """Remembers that SIGTERM or SIGINT came; a second one ends the process at once."""
-
-    signal: str = ""
-
-    def install(self) -> None:
-        """Takes both signals over, and gives each back after its first use."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._note)
-
-    def _note(self, number: int, _: Any) -> None:
-        self.signal = signal.Signals(number).name
-        signal.signal(number, signal.SIG_DFL)
-
-    def check(self) -> None:
-        """Raises Interrupted if a signal came."""
-        if self.signal:
-            raise Interrupted(f"stopped by {self.signal}; the same command resumes")
 
 
 def train(arguments: argparse.Namespace) -> int:
@@ -103,132 +54,49 @@ def train(arguments: argparse.Namespace) -> int:
     return FINISHED
 
 
-def resume_point(
-    where: Folders, arguments: argparse.Namespace
-) -> tuple[Path | None, dict[str, Any]]:
-    """The checkpoint to go on from and its meta (None and {} for a new run).
-
-    Says which damaged ones were passed over; raises ChangedArguments if the recipe differs.
-    """
-    found, passed = checkpoint.newest(where.checkpoints)
-    for sentence in passed:
-        print(f"warning: {sentence}", file=sys.stderr, flush=True)
-    if found is None:
-        return None, {}
-    meta = checkpoint.read_meta(found)
-    now = flags.recipe(arguments)
-    differing = flags.changes(meta["arguments"], now)
-    if meta["model"] != arguments.model:
-        differing = [f"the model was {meta['model']}, is {arguments.model}"]
-    if differing:
-        raise ChangedArguments(
-            f"{found}: made with other arguments: {'; '.join(differing)}; "
-            "use the same ones, or another output folder"
-        )
-    for name in ("intra_threads", "inter_threads"):
-        saved, asked = meta["threads"][name], getattr(arguments, name)
-        if asked and asked != saved:
-            print(
-                f"warning: --{name.replace('_', '-')} was {saved}, is {asked}: the results "
-                "will differ in their last bits",
-                file=sys.stderr,
-            )
-        setattr(arguments, name, asked or saved)
-    return found, meta
-
-
-def is_finished(where: Folders, arguments: argparse.Namespace, meta: dict[str, Any]) -> bool:
-    """Whether the run got to its last step and wrote its result."""
-    result = results.read(where.output)
-    return bool(meta) and meta["step"] >= arguments.steps and result.get("step") == meta["step"]
-
-
-def prepare(
-    arguments: argparse.Namespace,
-    where: Folders,
-    progress: Progress,
-    found: Path | None,
-    meta: dict[str, Any],
-) -> Run:
-    """Loads data, device, program and checkpoint; everything that can be wrong is found here."""
-    dataset = data.load(where.input, arguments.classes, arguments.image_size, scratch=where.scratch)
-    rows = split(arguments, len(dataset.train.labels))
-    progress.say(data.summary(dataset))
-    arguments.intra_threads = arguments.intra_threads or device.cores()
-    arguments.inter_threads = arguments.inter_threads or 2
-    used = device.open_device(
-        arguments.device,
-        arguments.intra_threads,
-        arguments.inter_threads,
-        arguments.deterministic,
-        arguments.xla,
-    )
-    progress.phase("starting", device=used["kind"])
-    progress.say(f"training on {used['kind'].upper()}: {', '.join(used['names'])}")
-    from workload.board import Board
-    from workload.feed import feed
-    from workload.loop import Loop
-
-    loop = Loop(arguments, dataset.image_shape, dataset.classes, len(rows[0]) / arguments.batch)
-    step = 0
-    if found:
-        tensors, meta = checkpoint.read(found)
-        loop.restore(tensors)
-        step = meta["step"]
-        progress.say(f"resumed from {found.name}")
-        progress.state.update(step=step, checkpoint_step=step)
-    metrics = Metrics(where.output / "metrics.jsonl", step)
-    saver = Saver(where.checkpoints, where.scratch, arguments.keep_last, arguments.keep_every)
-    best = meta.get("best")
-    saver.start(best["step"] if best else None)
-    run = Run(
-        arguments,
-        where,
-        progress,
-        dataset,
-        rows,
-        used,
-        loop,
-        feed(dataset.train, arguments.resident_mib),
-        metrics,
-        Board(where.output / "tensorboard", step),
-        saver,
-        step=step,
-        best=best,
-        saved_step=step if found else -1,
-    )
-    run.trained_seconds = metrics.rows[-1]["seconds"] if metrics.rows else 0.0
-    return run
-
-
-def split(arguments: argparse.Namespace, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """(training rows, validation rows): a share is drawn, a count is taken from the front."""
-    if arguments.validation < 1:
-        rows = order.hold_out_share(count, arguments.validation, arguments.split_seed)
-    else:
-        rows = order.hold_out_first(count, int(arguments.validation))
-    if len(rows[0]) < 1:
-        raise data.DataError(
-            f"--validation {arguments.validation:g} leaves none of {count} images for training"
-        )
-    return rows
-
-
 def advance(run: Run) -> None:
     """One call of the compiled loop: up to the next thing to do, and about call_seconds long."""
     arguments, rate = run.arguments, run.progress.state["steps_per_second"]
     limit = max(1, int(rate * arguments.call_seconds)) if rate else FIRST_CALL_STEPS
+    if run.team.many:
+        limit = STEPS_PER_CALL
     steps = min(next_stop(run.step, arguments) - run.step, limit)
     places = order.batches(arguments.seed, len(run.rows[0]), arguments.batch, run.step, steps)
     began = time.perf_counter()
-    loss, finite = run.loop.train(*run.feed(run.rows[0][places]), np.int32(run.step))
-    loss, finite = float(loss), bool(finite)
+    call = *run.feed(run.rows[0][places]), np.int32(run.step)
+    if run.progress.state["first_step_seconds"] is None:
+        run.board.graph(run.loop.train.get_concrete_function(*call))
+    with failures_in_words(run):
+        loss, finite = run.loop.train(*call)
+        loss, finite = float(loss), bool(finite)
     seconds = time.perf_counter() - began
     if not finite or not np.isfinite(loss):
         raise NotFinite(not_finite(run, steps))
     run.step += steps
     run.trained_seconds += seconds
     run.progress.advance(run.step, steps, seconds, loss=loss, checkpoint_step=run.saver.published)
+
+
+@contextlib.contextmanager
+def failures_in_words(run: Run) -> Iterator[None]:
+    """Turns what TensorFlow raises for no fault of the program into one line and a code."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        held = "; ".join(device.other_processes()) or "no other process holds any"
+        raise OutOfMemory(
+            f"out of memory at step {run.step} ({held}); lower --batch or --resident-mib"
+        ) from error
+    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
+        if not run.team.many:
+            raise
+        run.saver.close()  # what was handed over is whole; where we stand now is not
+        raise WorkerLost(
+            f"another worker went away at step {run.step}; start all again, and they resume from "
+            f"{newest_saved(run)}"
+        ) from error
 
 
 def next_stop(step: int, arguments: argparse.Namespace) -> int:
@@ -287,6 +155,9 @@ def accuracy(run: Run, rows: np.ndarray) -> float:
 def save(run: Run) -> None:
     """Hands the state to the background thread."""
     arguments = run.arguments
+    run.saved_at, run.saved_step = time.monotonic(), run.step
+    if not run.team.chief:
+        return
     meta = {
         "model": arguments.model,
         "step": run.step,
@@ -301,7 +172,6 @@ def save(run: Run) -> None:
         "versions": results.versions(),
     }
     run.saver.save(run.step, run.loop.snapshot(), meta)
-    run.saved_at, run.saved_step = time.monotonic(), run.step
 
 
 def save_before_end(run: Run) -> None:
@@ -342,7 +212,12 @@ def not_finite(run: Run, steps: int) -> str:
 
 
 def finish(run: Run, stop: Stop) -> None:
-    """Waits for the last checkpoint, measures on the test images, writes the results."""
+    """Waits for the last checkpoint, measures on the test images, writes the results.
+
+    result.json comes last: where it stands, the run is finished.
+    """
+    from workload.board import png
+
     run.progress.phase("saving")
     run.saver.wait()
     run.progress.phase("evaluating", checkpoint_step=run.step)
@@ -350,6 +225,10 @@ def finish(run: Run, stop: Stop) -> None:
     predicted = evaluate.predict(run.loop, test.images, stop=stop)
     found = results.result(run, predicted)
     run.board.misread(run.dataset, predicted, run.step)
+    if run.arguments.report:
+        shown = [png(test, entry["index"]) for entry in found["misread"]]
+        page = report.page(found, run.metrics.rows, shown)
+        checkpoint.write_atomically(run.where.output / "report.html", page)
     checkpoint.write_atomically(run.where.output / "result.json", results.text(found))
     run.progress.phase("done", eta_seconds=0.0)
     run.progress.say(results.line(found))

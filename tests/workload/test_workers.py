@@ -1,0 +1,82 @@
+"""Two workers with TensorFlow's own strategy: the same curve as one, and they resume together."""
+
+import json
+import signal
+import socket
+
+import numpy as np
+import pytest
+
+from tests.workload.kit import Nursery, Workload, wait_until
+from workload import checkpoint, errors, workers
+
+pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
+FLAGS = ["--batch", 40, "--hidden", 30, "--pixel-scale", 255]
+FLAGS += ["--learning-rate", 0.05, "--log-every", 100]
+
+
+@pytest.fixture
+def pair(tmp_path, small_set):
+    """Two workers, each with an output of its own."""
+    made = [Workload(tmp_path / f"worker{n}", small_set, Nursery()) for n in range(2)]
+    yield made
+    for each in made:
+        each.nursery.close()
+
+
+def start(pair, *arguments):
+    """Starts both on free ports; returns their process ids."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in pair]
+    names = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+    pids = []
+    for index, worker in enumerate(pair):
+        config = {"cluster": {"worker": names}, "task": {"type": "worker", "index": index}}
+        pids.append(worker.start("bp", *FLAGS, *arguments, TF_CONFIG=json.dumps(config)))
+    return pids
+
+
+def curve(run):
+    rows = [json.loads(x) for x in (run.output / "metrics.jsonl").read_text().splitlines()]
+    return np.array([[row["step"], row["loss"]] for row in rows])
+
+
+def test_two_workers_follow_the_curve_of_one_and_resume_when_one_is_killed(pair, workload):
+    import os
+
+    one = workload("bp", *FLAGS, "--steps", 400)
+    assert one[0] == 0
+    pids = start(pair, "--steps", 10_000_000, "--save-every", 100)
+    wait_until(lambda: 300 in checkpoint.steps(pair[0].checkpoints))
+    os.kill(pids[1], signal.SIGKILL)
+    assert pair[1].end()[0] == -signal.SIGKILL
+    code, _, err = pair[0].end()
+    assert code == errors.INTERRUPTED and "another worker went away" in err[-1]
+    assert checkpoint.steps(pair[1].checkpoints) == []  # only the chief saves
+    found, _ = checkpoint.newest(pair[0].checkpoints)
+    last = int(found.name.removeprefix("step_")) + 100
+    start(pair, "--steps", last)
+    assert [each.end()[0] for each in pair] == [0, 0]
+    results = [json.loads((each.output / "result.json").read_text()) for each in pair]
+    assert results[0]["state_sha256"] == results[1]["state_sha256"]
+    assert results[0]["step"] == last
+    one_curve, two = curve(workload), curve(pair[0])
+    shared = min(len(one_curve), len(two), 4)
+    np.testing.assert_array_equal(one_curve[:shared, 0], two[:shared, 0])
+    np.testing.assert_allclose(one_curve[:shared, 1], two[:shared, 1], rtol=1e-4)
+
+
+def test_a_batch_that_can_not_be_shared_is_refused(pair):
+    start(pair, "--steps", 10, "--batch", 41)
+    for each in pair:
+        code, _, err = each.end()
+        assert code == 1 and "--batch 41 can't be shared equally by 2 devices" in err[0]
+
+
+def test_the_cluster_is_read_from_the_environment():
+    config = {"cluster": {"worker": ["a:1", "b:1", "c:1"]}, "task": {"type": "worker", "index": 2}}
+    assert workers.cluster({"TF_CONFIG": json.dumps(config)}) == (3, 2)
+    assert workers.cluster({}) == (0, 0)
+    with pytest.raises(errors.WorkloadError, match="TF_CONFIG can't be read"):
+        workers.cluster({"TF_CONFIG": "{}"})
