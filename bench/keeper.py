@@ -21,9 +21,12 @@ from typing import Any
 from bench.days import PRICE, Total, simulate
 from bench.targets import shortfalls
 from deploy.effects.bundle import onbox_bundle
+from deploy.onbox.places import Places
+from deploy.onbox.runs import claim
 
 ROOT = Path(__file__).resolve().parent.parent
 POLL = 15.0  # seconds, the default
+RUN = "20261130-0931-cnn-ffff"
 
 
 def days(count: int) -> Total:
@@ -63,6 +66,10 @@ def own_cost(looks: int) -> dict[str, float]:
         home = Path(folder)
         start = prepare(home)
         began = time.monotonic()
+        claimed = claim(
+            Places(*[str(home / n) for n in ("data", "input", "data/runs", "")], []), RUN
+        )
+        assert claimed.__enter__()  # as the supervisor of the living run would hold it
         keeper = subprocess.Popen(start["command"], env=start["env"], stderr=subprocess.DEVNULL)
         try:
             wait_for(home / "keeper" / "status.json")
@@ -74,6 +81,7 @@ def own_cost(looks: int) -> dict[str, float]:
         finally:
             keeper.terminate()
             keeper.wait(10)
+            claimed.__exit__(None, None, None)
     assert taken > looks / 2, f"only {taken:.0f} looks in {time.monotonic() - began:.0f} s"
     return {
         "keeper.memory_mib": memory,
@@ -103,7 +111,14 @@ def prepare(home: Path) -> dict[str, Any]:
     }
     (home / "keeper" / "rule.json").write_text(json.dumps(armed))
     env.update(fake_driver(home))
-    return {"command": [sys.executable, str(pyz), "keeper"], "env": env}
+    command = [sys.executable, str(pyz), "keeper"]
+    if "LD_LIBRARY_PATH" in env:  # the one thing that a machine without a GPU has to be told
+        on_the_bus = (
+            f"import sys; sys.path.insert(0, {str(pyz)!r}); from onbox import sensors_gpu, keeper"
+        )
+        on_the_bus += "; sensors_gpu.on_the_bus = lambda: True; sys.exit(keeper.keep())"
+        command = [sys.executable, "-c", on_the_bus]
+    return {"command": command, "env": env}
 
 
 def write_runs(home: Path, env: dict[str, str]) -> None:
@@ -114,7 +129,7 @@ def write_runs(home: Path, env: dict[str, str]) -> None:
         "from deploy.onbox.places import Places\n"
         "places = Places(*(sys.argv[2] + each for each in ('/data', '/input', '/data/runs', '')), [])\n"
         "for n in range(20): make_run(places, f'20261130-0930-cnn-{n:04x}', 'finished')\n"
-        "make_run(places, '20261130-0931-cnn-ffff')\n"
+        f"make_run(places, {RUN!r})\n"
     )
     command = [sys.executable, "-c", script, str(ROOT), str(home)]
     subprocess.run(command, env=env, check=True)
@@ -158,13 +173,19 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory_mib(pid: int) -> float:
-    """Memory that is really theirs: the proportional set size, pages shared with a fork once."""
-    total = 0
-    for each in tree(pid):
-        for line in Path(f"/proc/{each}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                total += int(line.split()[1])
+    """The keeper's resident memory, shared libraries included, and what its children have of
+    their own (a fork shares the rest)."""
+    total = sizes(pid)["Rss"]
+    for each in tree(pid)[1:]:
+        own = sizes(each)
+        total += own["Private_Clean"] + own["Private_Dirty"]
     return total / 1024
+
+
+def sizes(pid: int) -> dict[str, int]:
+    """KiB by kind."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    return {line.split(":")[0]: int(line.split()[1]) for line in lines}
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from .life import keeper_folder
 from .publish import atomic_file
 from .refusal import Refusal
 from .rehearsal import rehearse
-from .units import install_unit, starts_at_boot
+from .units import install_unit, starts_at_boot, user_units_last
 
 START_SECONDS = 15.0
 # The small supervisor where there is no systemd: starts the keeper again unless it was disarmed.
@@ -81,14 +81,13 @@ def cost_base(armed: dict[str, Any]) -> float:
 
 
 def choose_mode() -> str:
-    """`system` (a unit of the system), `user` (a unit of the user's, with linger), `detached`."""
+    """`system` (a unit of the system), `user` (a unit of the user's, where it outlives the last
+    session), else `detached`."""
     if not os.path.isdir("/run/systemd/system"):
         return "detached"
     if os.getuid() == 0 or run_program(["sudo", "-n", "true"], 10).code == 0:
         return "system"
-    runtime = {"XDG_RUNTIME_DIR": f"/run/user/{os.getuid()}"}
-    alive = run_program(["systemctl", "--user", "show-environment"], 10, runtime)
-    return "user" if alive.code == 0 else "detached"
+    return "user" if user_units_last() else "detached"
 
 
 def start_keeper(mode: str, restart: bool) -> list[str]:
@@ -104,7 +103,11 @@ def start_keeper(mode: str, restart: bool) -> list[str]:
     if status and keeper_lives(status):
         end_keeper(int(status["pid"]))
     since = time.monotonic()
-    notes = install_unit(mode, start_path()) if mode != "detached" else start_detached()
+    notes: list[str] = []
+    if mode == "detached":
+        notes = start_detached()
+    else:
+        install_unit(mode, start_path())
     wait_for_keeper(since)
     return notes
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import time
@@ -10,6 +11,7 @@ from .locks import boot_id, process_start
 from .places import own_folder
 
 
+@functools.lru_cache(maxsize=1)
 def life() -> str:
     """The boot and, as a container box shares its host's boot, when its first process began."""
     return f"{boot_id()}-{process_start(1)}"
@@ -23,7 +25,11 @@ def uptime() -> float:
 
 def keeper_folder() -> str:
     """~/.gpubox/keeper; one per host where the home is a network disk that several boxes share."""
-    home = own_folder()
+    return _keeper_folder(own_folder())
+
+
+@functools.lru_cache(maxsize=8)  # asked for at every look
+def _keeper_folder(home: str) -> str:
     name = f"keeper@{socket.gethostname()}" if on_network_disk(home) else "keeper"
     path = os.path.join(home, name)
     os.makedirs(path, mode=0o700, exist_ok=True)

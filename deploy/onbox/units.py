@@ -61,8 +61,8 @@ def as_root() -> list[str]:
     return [] if os.getuid() == 0 else ["sudo", "-n"]
 
 
-def install_unit(mode: str, start: str) -> list[str]:
-    """Write the unit where it is not as it should be, enable it, start it; notes for the user.
+def install_unit(mode: str, start: str) -> None:
+    """Write the unit where it is not as it should be, enable it, start it.
 
     systemd is reloaded only if it holds another text of this unit: a reload takes GPUs away from
     running containers, and a unit that it has never read needs none.
@@ -77,7 +77,6 @@ def install_unit(mode: str, start: str) -> list[str]:
     done = systemctl(mode, "restart", unit_name())
     if done.code != 0:
         raise Refusal("StopFailed", f"NOT armed: systemd says: {done.text[-200:]}", "fab doctor")
-    return [note for note in [linger() if mode == "user" else ""] if note]
 
 
 def read_text(path: str) -> str:
@@ -100,14 +99,14 @@ def write_text(mode: str, path: str, text: str) -> None:
         raise Refusal("StopFailed", f"NOT armed: {path} can't be written: {why}", "fab doctor")
 
 
-def linger() -> str:
-    """Without linger the user's units end with the last session, and none starts at boot."""
-    run_program(["loginctl", "enable-linger"], 20)
-    if lingers():
-        return ""
-    return (
-        "NOT armed after a reboot: ask for `sudo loginctl enable-linger " + getpass.getuser() + "`"
-    )
+def user_units_last() -> bool:
+    """Whether this user's manager answers and lingers: without linger its units end with the last
+    session, a keeper with them. Some systems let a user switch that on, most don't."""
+    if systemctl("user", "show-environment").code != 0:
+        return False
+    if not lingers():
+        run_program(["loginctl", "--no-ask-password", "enable-linger"], 20)
+    return lingers()
 
 
 def lingers() -> bool:

@@ -181,7 +181,7 @@ def test_a_lifetime_ends_a_working_box_and_its_run_goes_on_after_the_next_start(
     saved = max(box.steps(run))
     box.until(lambda: box.state(run)["state"] == "running")
     box.until(lambda: max(box.steps(run)) > saved)
-    assert box.idle()["status"]["decision"]["cause"] == "active"
+    assert box.idle()["status"]["signals"]["runs"][0] == "active"
 
 
 def test_a_webhook_that_hangs_a_killed_keeper_and_a_deleted_rule_do_not_save_it(kept):
@@ -286,7 +286,7 @@ def test_a_user_with_sudo_arms_a_unit_of_the_system_that_may_power_off(kept):
     assert box.box.wait_off(90) == 130
 
 
-def test_a_user_without_sudo_gets_a_unit_of_its_own_and_may_not_power_off(kept):
+def test_a_user_without_sudo_is_refused_a_power_off_and_its_keeper_outlives_the_session(kept):
     box = kept(user="dev")
     box.box.run("rm", "/etc/sudoers.d/dev")
     from deploy.errors import StopFailed
@@ -295,9 +295,20 @@ def test_a_user_without_sudo_gets_a_unit_of_its_own_and_may_not_power_off(kept):
         box.arm()
     assert not box.idle()["armed"]
     armed = box.arm(force=True)
-    assert armed["mode"] in ("user", "detached") and armed["armed"]
+    assert armed["mode"] == "detached" and armed["armed"] and not armed["after_reboot"]
     box.until(lambda: "could NOT be stopped" in box.log())
     assert box.box.is_on()
+
+
+def test_a_user_who_lingers_gets_a_unit_of_its_own_that_starts_at_boot(kept):
+    box = kept(user="dev")
+    box.box.run("rm", "/etc/sudoers.d/dev")
+    box.box.run("loginctl", "enable-linger", "dev")
+    armed = box.arm(PATIENT, force=True)
+    assert armed["mode"] == "user" and armed["after_reboot"]
+    box.box.power_off()
+    box.box.power_on()
+    box.until(lambda: box.idle()["armed"])
 
 
 def test_a_box_that_is_a_bare_container_is_armed_by_a_small_supervisor(kept):
