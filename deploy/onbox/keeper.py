@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import select
@@ -49,7 +48,7 @@ class Keeper:
         self.armed, self.mark = armed, armed_mark()
         self.rule = rule_of(armed)
         self.places = find_places(armed)
-        self.epoch = life() + hashlib.sha256(json.dumps(armed, sort_keys=True).encode()).hexdigest()
+        self.epoch = life() + json.dumps(armed, sort_keys=True)
         limits, shared = armed["limits"], bool(armed.get("shared"))
         self.look = Look(self.places, limits, shared, self.rule.poll)
         self.ledger = Ledger(self.rule.price_per_hour)

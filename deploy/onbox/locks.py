@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -132,6 +131,8 @@ def bury(lock: str, owner: dict[str, Any]) -> None:
     comes late can't rename the next holder's lock to it.
     """
     identity = json.dumps(owner, sort_keys=True).encode()
+    import hashlib  # brings OpenSSL, 3 MiB: the keeper, which lives long, never comes here
+
     grave = f"{lock}.dead-{hashlib.sha256(identity).hexdigest()[:16]}"
     with contextlib.suppress(OSError):
         os.utime(lock, None)  # from when on the grave is kept

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from typing import Any, Callable, NamedTuple
 
@@ -99,6 +98,8 @@ def sums_hold(folder: str) -> bool:
 
 
 def digest_of(path: str) -> str:
+    import hashlib  # brings OpenSSL: only the child that looks at checkpoints pays for it
+
     sha = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):

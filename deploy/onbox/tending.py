@@ -6,8 +6,6 @@ import contextlib
 import time
 from typing import Any
 
-from .launch import start_run
-from .leases import cards, taken
 from .places import Places
 from .queueing import parse_gpus, plan_queue
 from .runs import ALIVE, WAITING, list_runs, supervisor_pid
@@ -38,6 +36,8 @@ def resume_verdict(state: dict[str, Any], now: float, mark: str) -> tuple[bool, 
 
 def tend(places: Places, now: float | None = None) -> list[dict[str, Any]]:
     """Start what is due; returns {id, why} for each run that was started. Cheap when all is well."""
+    from .launch import start_run  # large: the keeper, which lives long, does without it
+
     if stopping():
         return []
     runs = [each for each in list_runs(places) if not each.get("damaged") and each["mine"]]
@@ -74,6 +74,8 @@ def _from_the_queue(places: Places, runs: list[dict[str, Any]]) -> list[tuple[st
     ]
     if not waiting:
         return []
+    from .leases import cards, taken
+
     found = cards()
     plan = plan_queue(waiting, found, taken(found))
     return [(run_id, f"start: {v.why}") for run_id, v in plan if v.gpus is not None]

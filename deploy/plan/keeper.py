@@ -170,7 +170,7 @@ def status_line(answer: Mapping[str, Any], now: float) -> str:
     if not rule["enabled"]:
         parts[0] = "auto-stop: OFF (idle rule), caps hold" if has_caps(rule) else "auto-stop: OFF"
     if answer["rule"]["stop"]["how"] == "report":
-        parts[0] = "auto-stop: reminders only"
+        parts[0] = parts[0].replace("armed", "reminders only").replace("hold", "only remind")
     if status.get("stopping"):
         parts = [being_stopped(status["stopping"])]
     parts.append(told(decision, rule))
@@ -206,8 +206,8 @@ def told(decision: Mapping[str, Any], rule: Mapping[str, Any]) -> str:
     return str(decision["reason"])
 
 
-def caps_note(rule: IdleRule) -> str:
+def caps_note(rule: Mapping[str, Any]) -> str:
     """What `deploy` says of caps that are not set; "" where one is."""
-    if rule.max_hours is not None or rule.max_cost is not None:
+    if has_caps(rule):
         return ""
     return "no lifetime and no money cap is set (idle.max_hours, idle.max_cost)"

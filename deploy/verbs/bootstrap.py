@@ -63,7 +63,7 @@ def arm(desk: Desk, box: Agent, name: str) -> list[Step]:
         return []
     before = box.call("idle", repeatable=True)["armed"]
     try:
-        say_armed(desk, name, arm_keeper(desk, box, desk.box(name)), desk.box(name))
+        say_armed(desk, name, arm_keeper(desk, box, desk.box(name)))
     except StopFailed as no:
         return [Step("keeper", no.message, by_hand=f"{no.message}: {no.hint}")]
     return [] if before else [Step("keeper", "armed")]

@@ -92,7 +92,7 @@ def arm(desk: Desk, name: str, box: Agent, settings: Box) -> None:
     elif isinstance(box.link, LocalLink):
         desk.show.note(f"{name}: no keeper on this machine, it is yours (fab idle --arm)")
     else:
-        say_armed(desk, name, arm_keeper(desk, box, settings), settings)
+        say_armed(desk, name, arm_keeper(desk, box, settings))
 
 
 def bring_data(desk: Desk, box: Agent, data: str) -> tuple[str, dict[str, str] | None]:

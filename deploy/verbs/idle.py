@@ -185,12 +185,12 @@ def act(
         write_overrides(name, overrides)
     if changes or any(action.get(each) for each in ("arm", "reset", "force", "restart")):
         force, restart = bool(action.get("force")), bool(action.get("restart"))
-        say_armed(desk, name, arm_keeper(desk, box, config, force, restart), config)
+        say_armed(desk, name, arm_keeper(desk, box, config, force, restart))
     if action.get("try_notice"):
         try_notice(desk, box, name)
 
 
-def say_armed(desk: Desk, name: str, armed: Mapping[str, Any], config: Box) -> None:
+def say_armed(desk: Desk, name: str, armed: Mapping[str, Any]) -> None:
     """What arming did, what a stop does to the bill and the data, and what is not sure."""
     provider, stop = armed["provider"], armed["stop"]
     why = "your word" if provider["told"] else ", ".join(provider["marks"]) or "no mark"
@@ -200,7 +200,7 @@ def say_armed(desk: Desk, name: str, armed: Mapping[str, Any], config: Box) -> N
         desk.show.warn(f"{name}: {line}")
     if not armed["after_reboot"]:
         desk.show.warn(f"{name}: NOT armed after a reboot: nothing starts the keeper then")
-    note = caps_note(config.idle)
+    note = caps_note(armed["rule"])
     if note:
         desk.show.note(note)
 

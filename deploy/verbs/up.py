@@ -35,7 +35,7 @@ def up(desk: Desk) -> list[dict[str, Any]]:
         with desk.open(name) as box:
             answer = box.call("idle")
             if not answer["armed"]:
-                say_armed(desk, name, arm_keeper(desk, box, config), config)
+                say_armed(desk, name, arm_keeper(desk, box, config))
                 answer = box.call("idle")
         line = status_line(answer, time.time())
         desk.show.done(f"{name}: on; {line}")

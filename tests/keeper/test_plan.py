@@ -99,8 +99,8 @@ def test_where_each_value_comes_from():
 
 
 def test_a_rule_without_caps_is_said():
-    assert "max_cost" in caps_note(IdleRule())
-    assert caps_note(IdleRule(max_hours=8.0)) == ""
+    assert "max_cost" in caps_note({"max_hours": None, "max_cost": None})
+    assert caps_note({"max_hours": 8.0}) == ""
 
 
 FOUND = {
