@@ -17,6 +17,9 @@ TARGETS: dict[str, tuple[float, str]] = {
     "deploy.warm_requests": (4, "max"),
     "deploy.warm_over_program_seconds": (1.5, "max"),
     "status.requests": (1, "max"),
+    # 100 boxes, 50 ms to each: `fab status` as a whole, with its start
+    "fleet.seconds": (5.0, "max"),
+    "fleet.peak_mib": (100.0, "max"),
     # the keeper: errors over random days, and what it costs itself at a look every 15 s
     "keeper.stopped_at_work": (0.0, "max"),
     "keeper.left_idle": (0.0, "max"),

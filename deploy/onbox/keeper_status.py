@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 from .armed import read_armed
 from .hold import hold_left, read_hold
@@ -69,6 +69,11 @@ def idle_status(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """Answer: {armed, why_not, status, rule…}: everything that `fab idle` and `fab status` show."""
     from .arming import after_reboot
 
+    return said(after_reboot)
+
+
+def said(survives: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The same, with `survives` to tell whether what is armed starts again after a reboot."""
     status, armed = read_status(), read_armed()
     hold = read_hold()
     lives = keeper_lives(status)
@@ -76,7 +81,7 @@ def idle_status(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     return {
         "armed": bool(lives and armed),
         "why_not": why,
-        "after_reboot": after_reboot(armed) if armed else False,
+        "after_reboot": survives(armed) if armed else False,
         "status": status if lives else None,
         "rule": armed,
         "hold": {**hold, "left": hold_left(hold, time.monotonic(), time.time())} if hold else None,

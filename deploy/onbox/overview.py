@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import time
 from typing import Any
 
-from .keeper_status import idle_status
+from .keeper_status import said
 from .ledger import read_ledger
 from .life import keeper_folder
 from .places import Places, find_places, own_folder
@@ -45,7 +46,7 @@ def summed_up(places: Places, runs: list[dict[str, Any]]) -> dict[str, Any]:
     alive = [each for each in runs if each["state"]["state"] in ALIVE and each["mine"]]
     waiting = [each for each in runs if each["state"]["state"] in WAITING and each["mine"]]
     shown = (alive or waiting or runs)[-1:]
-    keeper = idle_status({}, None)
+    keeper = said(survives)
     return {
         "now": time.time(),
         "run": short(shown[0]) if shown else None,
@@ -54,6 +55,18 @@ def summed_up(places: Places, runs: list[dict[str, Any]]) -> dict[str, Any]:
         "keeper": keeper,
         "hours": recent_hours(),
     }
+
+
+def survives(armed: dict[str, Any]) -> bool:
+    return _survives(json.dumps(armed, sort_keys=True), int(time.monotonic() // 3600))
+
+
+@functools.lru_cache(maxsize=2)
+def _survives(armed: str, hour: int) -> bool:
+    """Asked of systemd or cron, which costs a process: once an hour is enough for an overview."""
+    from .arming import after_reboot
+
+    return after_reboot(json.loads(armed))
 
 
 def short(each: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from .runs import ENDED, read_progress, read_state, run_folder, supervisor_pid
 
 PATIENCE = 45.0  # seconds for a program that writes no progress.json
 PERIOD = 0.1
-VANISHED = 5.0  # seconds that a new supervisor may take to claim its run
+VANISHED = 30.0  # seconds that a new supervisor may take to claim its run on a busy box
 
 
 def wait_for_first_step(places: Places, run_id: str, wire: Any) -> dict[str, Any]:

@@ -128,6 +128,13 @@ def test_one_is_killed_and_both_go_on_to_the_same_curve(boxes, tensorflow, tmp_p
     assert abs(accuracy - result["test_accuracy"]) <= 0.002 and accuracy > 0.9
     assert two_.run("ls", f"/data/runs/{other}/output").stdout.split() == ["progress.json"]
 
+    words = ["--args", "--steps 9999 --pause 0.2", "--json"]
+    done = fab("deploy", "--workers", "one,two", *words)
+    chief, other = (each["id"] for each in json.loads(done.stdout)["results"])
+    stopped = json.loads(fab("stop", "--host", "two", "--json").stdout)["results"]
+    assert {(each["box"], each["id"]) for each in stopped} == {("one", chief), ("two", other)}
+    assert [each["state"]["state"] for each in stopped] == ["stopped", "stopped"]
+
 
 def runs_on(box):
     return box.run("sh", "-c", "ls /data/runs 2>/dev/null || true").stdout.split()
