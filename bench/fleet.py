@@ -10,11 +10,11 @@ without a keeper, where the answer is made by the program on the box instead of 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import getpass
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -27,7 +27,6 @@ from pathlib import Path
 from bench.targets import shortfalls
 
 ROOT = Path(__file__).resolve().parent.parent
-ROUND_TRIP = 0.05
 SSHD = """\
 Port {port}
 ListenAddress 127.0.0.1
@@ -47,11 +46,7 @@ def main() -> int:
     parser.add_argument("--boxes", type=int, default=100)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
-    parser.add_argument("--relay", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.relay:
-        asyncio.run(relay(json.loads(arguments.relay)))
-        return 0
     count = 10 if arguments.quick else arguments.boxes
     figures = measure(count)
     print(json.dumps(figures, indent=1) if arguments.json else table(figures, count))
@@ -112,9 +107,7 @@ def make_boxes(stack: ExitStack, folder: Path, count: int) -> list[Server]:
         stack.callback(each.process.terminate)
         wait_for(each.port)
     pairs = [[free[count + i], free[i]] for i in range(count)]
-    relaying = subprocess.Popen(
-        [sys.executable, "-m", "bench.fleet", "--relay", json.dumps(pairs)], cwd=ROOT
-    )
+    relaying = subprocess.Popen([sys.executable, "-m", "bench.relay", json.dumps(pairs)], cwd=ROOT)
     stack.callback(relaying.wait)
     stack.callback(relaying.terminate)
     wait_for(pairs[-1][0])
@@ -219,55 +212,11 @@ def held_by(pid: int) -> int:
 @contextmanager
 def frozen(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """A box that takes connections and says nothing."""
-    os.kill(process.pid, 19)
+    process.send_signal(signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(process.pid, 18)
-
-
-async def relay(pairs: list[list[int]]) -> None:
-    """Carries each first port to the second one, every byte half a round trip late."""
-
-    async def later(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-
-        async def read() -> None:
-            while True:
-                data = await reader.read(65536)
-                waiting.put_nowait((time.monotonic() + ROUND_TRIP / 2, data))
-                if not data:
-                    return
-
-        reading = asyncio.create_task(read())
-        try:
-            while True:
-                due, data = await waiting.get()
-                await asyncio.sleep(max(0.0, due - time.monotonic()))
-                if not data:
-                    break
-                writer.write(data)
-                await writer.drain()
-            if writer.can_write_eof():
-                writer.write_eof()
-        except OSError:
-            pass
-        finally:
-            reading.cancel()
-
-    async def serve(port: int, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(ROUND_TRIP)  # the connection itself costs one
-        try:
-            far, there = await asyncio.open_connection("127.0.0.1", port)
-            await asyncio.gather(later(near, there), later(far, back))
-            there.close()
-        except OSError:
-            pass
-        back.close()
-
-    for outer, inner in pairs:
-        await asyncio.start_server(lambda r, w, p=inner: serve(p, r, w), "127.0.0.1", outer)
-    await asyncio.Event().wait()
+        process.send_signal(signal.SIGCONT)
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,58 +1,61 @@
-"""A TCP relay that adds a delay each way: the line of a far box, in user space."""
+"""Carries TCP ports to others with a round trip of 50 ms: a far box on this machine.
+
+python -m bench.relay "[[OUTER, INNER], …]"
+"""
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import socket
-import threading
+import asyncio
+import json
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+
+ROUND_TRIP = 0.05  # seconds
 
 
-@contextmanager
-def relay(port: int, one_way: float) -> Iterator[int]:
-    """The port of a relay on 127.0.0.1 to `port` there; every byte is `one_way` seconds late."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=_accept, args=(server, port, one_way), daemon=True).start()
-        yield server.getsockname()[1]
+async def relay(pairs: list[list[int]]) -> None:
+    """Carries each first port to the second one, every byte half a round trip late."""
+
+    async def later(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+        async def read() -> None:
+            while True:
+                data = await reader.read(65536)
+                waiting.put_nowait((time.monotonic() + ROUND_TRIP / 2, data))
+                if not data:
+                    return
+
+        reading = asyncio.create_task(read())
+        try:
+            while True:
+                due, data = await waiting.get()
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                if not data:
+                    break
+                writer.write(data)
+                await writer.drain()
+            if writer.can_write_eof():
+                writer.write_eof()
+        except OSError:
+            pass
+        finally:
+            reading.cancel()
+
+    async def serve(port: int, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(ROUND_TRIP)  # the connection itself costs one
+        try:
+            far, there = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.gather(later(near, there), later(far, back))
+            there.close()
+        except OSError:
+            pass
+        back.close()
+
+    for outer, inner in pairs:
+        await asyncio.start_server(lambda r, w, p=inner: serve(p, r, w), "127.0.0.1", outer)
+    await asyncio.Event().wait()
 
 
-def _accept(server: socket.socket, port: int, one_way: float) -> None:
-    with contextlib.suppress(OSError):
-        while True:
-            near, _ = server.accept()
-            far = socket.create_connection(("127.0.0.1", port))
-            for each in (near, far):
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            for source, target in ((near, far), (far, near)):
-                _carry(source, target, one_way)
-
-
-def _carry(source: socket.socket, target: socket.socket, one_way: float) -> None:
-    """Read at once, write when its time has come: the delay takes no bandwidth away."""
-    waiting: queue.Queue[tuple[float, bytes]] = queue.Queue()
-
-    def read() -> None:
-        data = b"-"
-        while data:
-            try:
-                data = source.recv(65536)
-            except OSError:
-                data = b""
-            waiting.put((time.monotonic() + one_way, data))
-
-    def write() -> None:
-        while True:
-            due, data = waiting.get()
-            time.sleep(max(0.0, due - time.monotonic()))
-            with contextlib.suppress(OSError):
-                if data:
-                    target.sendall(data)
-                    continue
-                target.shutdown(socket.SHUT_WR)
-            return
-
-    for work in (read, write):
-        threading.Thread(target=work, daemon=True).start()
+if __name__ == "__main__":
+    asyncio.run(relay(json.loads(sys.argv[1])))

@@ -64,6 +64,8 @@ class Kit(tf.keras.callbacks.Callback):
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch, logs=None):
+        if self.stopped:
+            return  # half an epoch: the checkpoint before it is the one to go on from
         step = (epoch + 1) * self.params["steps"]
         part = CHECKPOINTS / ".part"
         shutil.rmtree(part, ignore_errors=True)
