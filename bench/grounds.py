@@ -7,6 +7,7 @@ import getpass
 import json
 import os
 import random
+import resource
 import shlex
 import shutil
 import socket
@@ -61,10 +62,14 @@ class Ground:
     address: str
     prefix: list[str] = field(default_factory=list)
     count: int = 0
+    server: int = 0  # process id of the sshd that listens
+    cpu: float = (
+        0.0  # s that the last command took on both sides: a fairer measure on a busy machine
+    )
 
     def run(self, *command: str, **env: str) -> float:
         """Seconds that a command of the laptop takes; its output goes to `log`, its failure is ours."""
-        began = time.monotonic()
+        began, spent = time.monotonic(), self.cpu_so_far()
         with (self.folder / "log").open("ab") as log:
             log.write(("$ " + shlex.join(command) + "\n").encode())
             done = subprocess.run(
@@ -78,7 +83,17 @@ class Ground:
         if done.returncode != 0:
             tail = (self.folder / "log").read_text(errors="replace")[-2000:]
             raise SystemExit(f"{shlex.join(command)} ended with {done.returncode}:\n{tail}")
-        return time.monotonic() - began
+        took = time.monotonic() - began
+        time.sleep(0.3)  # the box's side of it has ended by now
+        self.cpu = self.cpu_so_far() - spent
+        return took
+
+    def cpu_so_far(self) -> float:
+        """Of all commands of the laptop that have ended, and of all sessions that sshd has served."""
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        fields = Path(f"/proc/{self.server}/stat").read_text().rsplit(")", 1)[1].split()
+        served = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+        return used.ru_utime + used.ru_stime + served
 
     def fresh(self, name: str) -> Path:
         """A new empty folder on the fresh file system: nothing was deleted there before."""
@@ -105,8 +120,8 @@ def ground(slow: bool, gigabytes: int = 12) -> Iterator[Ground]:
         folder = stack.enter_context(fresh_disk(base, gigabytes))
         line = stack.enter_context(slow_line(base)) if slow else ("127.0.0.1", [], [])
         address, client, server = line
-        stack.enter_context(ssh_server(folder, address, client, server))
-        yield Ground(folder, address, client)
+        pid = stack.enter_context(ssh_server(folder, address, client, server))
+        yield Ground(folder, address, client, server=pid)
 
 
 @contextlib.contextmanager
@@ -156,7 +171,7 @@ def slow_line(base: Path) -> Iterator[tuple[str, list[str], list[str]]]:
 
 
 @contextlib.contextmanager
-def ssh_server(folder: Path, address: str, client: list[str], server: list[str]) -> Iterator[None]:
+def ssh_server(folder: Path, address: str, client: list[str], server: list[str]) -> Iterator[int]:
     (folder / "home").mkdir()
     for name in ("host", "user"):
         _do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name))
@@ -187,7 +202,7 @@ def ssh_server(folder: Path, address: str, client: list[str], server: list[str])
             if subprocess.run([*client, *probe], capture_output=True).returncode == 0:
                 break
             time.sleep(0.1)
-        yield
+        yield process.pid
     finally:
         process.terminate()
         process.wait()

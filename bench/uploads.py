@@ -68,29 +68,35 @@ def uploads(quick: bool, note: Note) -> None:
 
 def on_loopback(at: Ground, quick: bool, small: int, note: Note) -> None:
     many = make_set(at.folder / "many", small, 1024, 8192)
-    few = make_set(at.folder / "few", 2000, 1024, 8192)
+    few = make_set(at.folder / "few", 500, 1024, 8192)
     middle = make_set(at.folder / "middle", 500 if quick else 2000, 500 << 10, 500 << 10)
     large = make_set(at.folder / "large", 1, 1 << 30, 1 << 30)
     warm(many), warm(large)
-    mine, theirs = [], []
-    for _ in range(1 if quick else 2):
+    mine, theirs, spent = [], [], []
+    for _ in range(2):
         theirs.append(tar(at, many))
+        of_tar = at.cpu
         mine.append(ours(at, many))
+        spent.append(at.cpu / of_tar)
     note("transfer.loopback.small.seconds", min(mine), "s")
     note("transfer.loopback.small.tar_seconds", min(theirs), "s")
     note("transfer.loopback.small.ratio_to_tar", min(mine) / min(theirs))
+    note("transfer.loopback.small.cpu_ratio_to_tar", min(spent))
     note("transfer.loopback.small.rsync_seconds", rsync(at, many), "s")
     rate = small / min(mine)
-    note("transfer.loopback.small.times_put", rate / (2000 / put(at, few)), "×")
-    note("transfer.loopback.small.times_scp", rate / (2000 / scp(at, few)), "×")
+    note("transfer.loopback.small.times_put", rate / (500 / put(at, few)), "×")
+    note("transfer.loopback.small.times_scp", rate / (500 / scp(at, few)), "×")
     note("transfer.loopback.middle.seconds", ours(at, middle), "s")
     note("transfer.loopback.middle.rsync_seconds", rsync(at, middle), "s")
-    best, own = [], []
-    for _ in range(1 if quick else 2):
+    best, own, spent = [], [], []
+    for _ in range(2):
         best += [tool(at, large) for tool in (rsync, tar, scp)]
+        of_scp = at.cpu
         own.append(ours(at, large))
+        spent.append(of_scp / at.cpu)
     note("transfer.loopback.large.seconds", min(own), "s")
     note("transfer.loopback.large.rate_to_best", min(best) / min(own))
+    note("transfer.loopback.large.cpu_of_scp_to_ours", max(spent))
 
 
 def on_the_slow_line(at: Ground, quick: bool, small: int, note: Note) -> None:
@@ -115,8 +121,12 @@ def unchanged(quick: bool, note: Note) -> None:
             many = make_set(at.folder / "many", 100_000, 1024, 8192)
             data = at.fresh("data")
             ours(at, many, data)
-            again = [ours(at, many, data) for _ in range(3)]
+            again, spent = [], []
+            for _ in range(5):
+                again.append(ours(at, many, data))
+                spent.append(at.cpu)
             note(f"transfer.{where}.unchanged.seconds", min(again), "s")
+            note(f"transfer.{where}.unchanged.cpu_seconds", min(spent), "s")
             if not slow:
                 change_three(many)
                 before = disk_use(data)

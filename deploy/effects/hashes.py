@@ -109,6 +109,9 @@ class Base:
         self._path = path
         self.damaged: set[str] = set()  # checksums of packs and files that are to be sent again
 
+    def is_empty(self) -> bool:
+        return self._path is None
+
     def sound_entries(self) -> Iterator[Entry]:
         """Without those whose content is damaged there."""
         wrong = self.damaged

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,9 +23,8 @@ from deploy.plan.transfer import (
     apply_changes,
     ends_pack,
     entry_from,
-    entry_of,
     header_line,
-    key_of,
+    key_of_change,
     line_of,
     part_key,
     removal,
@@ -137,11 +135,7 @@ def pack_size_at_most(members: Iterable[Found]) -> int:
 def merged_changes(sender: Sender) -> Iterator[str]:
     """The changes of both spools in the order of a manifest."""
     with sender.others_path.open() as others, sender.packed_path.open() as packed:
-        yield from heapq.merge(others, packed, key=_key)
-
-
-def _key(change: str) -> str:
-    return str(json.loads(change[1:])) if change[0] == "-" else key_of(entry_of(change[1:]))
+        yield from heapq.merge(others, packed, key=key_of_change)
 
 
 def write_manifest(

@@ -203,21 +203,39 @@ def _key_or_end(entry: Any) -> str:
 
 def apply_changes(base: Iterable[Entry], changes: Iterable[str]) -> Iterator[Entry]:
     """A base's entries with changes over them: lines `-KEY` (as JSON text) and `+LINE`, sorted by key."""
-    fresh = iter(changes)
-    change = next(fresh, None)
+    fresh = (_read_change(change) for change in changes)
+    end = (AFTER_ALL, None)
+    key, added = next(fresh, end)
     for entry in base:
-        key = key_of(entry)
-        while change is not None and _key_of_change(change) < key:
-            yield from _added(change)
-            change = next(fresh, None)
-        if change is not None and _key_of_change(change) == key:
-            yield from _added(change)
-            change = next(fresh, None)
-        else:
+        here = key_of(entry)
+        while key < here:
+            if added is not None:
+                yield added
+            key, added = next(fresh, end)
+        if key != here:
             yield entry
-    while change is not None:
-        yield from _added(change)
-        change = next(fresh, None)
+    while key != AFTER_ALL:
+        if added is not None:
+            yield added
+        key, added = next(fresh, end)
+
+
+def _read_change(change: str) -> tuple[str, Entry | None]:
+    if change[0] == "-":
+        return str(json.loads(change[1:])), None
+    entry = entry_of(change[1:])
+    return key_of(entry), entry
+
+
+PATH_AND_TYPE = re.compile(r'\+\{"path": "([^"\\]+)", "type": "(\w+)"')
+
+
+def key_of_change(change: str) -> str:
+    """The key that a change is sorted by, without reading all of its line."""
+    usual = PATH_AND_TYPE.match(change)
+    if usual:
+        return usual[1] + "/" if usual[2] == FOLDER else usual[1]
+    return _read_change(change)[0]
 
 
 def removal(entry: Entry) -> str:
@@ -226,15 +244,3 @@ def removal(entry: Entry) -> str:
 
 def addition(entry: Entry) -> str:
     return "+" + line_of(entry)
-
-
-def _key_of_change(change: str) -> str:
-    return str(json.loads(change[1:])) if change[0] == "-" else key_of(entry_of(change[1:]))
-
-
-def _added(change: str) -> list[Entry]:
-    return [] if change[0] == "-" else [entry_of(change[1:])]
-
-
-def summary(header: Header) -> dict[str, Any]:
-    return dict(header._asdict())

@@ -188,8 +188,13 @@ class Upload:
     def _hash(self, base: Base) -> dict[str, Entry]:
         """Bring the known checksums up to date; returns the contents that lost their path."""
         scanned, root = read_scan(self.folder / "scan"), self.root
+        if base.is_empty() and not self.memory.known.exists():
+            (self.folder / "scan").replace(self.memory.known)
+            return {}
         known = self.memory.recall(scanned)
         self.memory.remember(hash_what_may_be_there(root, known, base.entries(), self._hashing))
+        if base.is_empty():
+            return {}
         gone = contents_gone(read_scan(self.memory.known), base.entries())
         if gone:
             known = read_scan(self.memory.known)

@@ -68,6 +68,14 @@ def whole_or_nothing(box, source):
         assert answer["damaged"] == []
 
 
+def change(source, turn):
+    """Something new to send, small and large."""
+    noise = random.Random(turn)
+    (source / "large.bin").write_bytes(noise.randbytes(30 << 20))
+    for each in list((source / f"class{turn % 7}").iterdir())[:40]:
+        each.write_bytes(noise.randbytes(2000))
+
+
 def test_killed_at_twenty_moments_on_either_side(box, mixed):
     moments = random.Random(2026)
     began = time.monotonic()
@@ -75,17 +83,20 @@ def test_killed_at_twenty_moments_on_either_side(box, mixed):
     usual = time.monotonic() - began
     shutil.rmtree(box.data / "set")
     killed = 0
-    for turn in range(20):
+    for turn in range(40):
         process = in_a_process(UPLOAD, box.folder, mixed)
         wait_for(lambda: box_side(process.pid) or process.poll() is not None)  # noqa: B023
-        time.sleep(moments.uniform(0.0, 0.5) * usual)
+        time.sleep(moments.uniform(0.0, 0.4) * usual)
         victim = process.pid if turn % 2 else box_side(process.pid)
         if process.poll() is None and victim:
             os.kill(victim, signal.SIGKILL)
             killed += 1
-        process.wait()
+        if process.wait() == 0:
+            change(mixed, turn)
         whole_or_nothing(box, mixed)
-    assert killed >= 5  # else the moments were no moments of an upload
+        if killed == 20:
+            break
+    assert killed >= 10  # else the moments were no moments of an upload
     box.upload(mixed)
     assert tree_of(box.stage()["path"]) == tree_of(mixed)
 
