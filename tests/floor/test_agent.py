@@ -124,4 +124,6 @@ def test_the_oldest_python_that_is_promised_answers(tmp_path, monkeypatch, folde
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python3").symlink_to(OLD_PYTHON)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    assert Agent(LocalLink(), folders).call("facts")["python"]["version"].startswith("3.8")
+    box = Agent(LocalLink(), folders)
+    assert box.call("facts")["python"]["version"].startswith("3.8")
+    assert box.call("survey")["system"]["id"]
