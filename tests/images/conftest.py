@@ -11,7 +11,7 @@ from bench import mnist as known_mnist
 from images import build
 from tests.box.box import docker
 
-HERE = Path(__file__).resolve().parent
+FAKES = Path(__file__).resolve().parents[1] / "fakes"
 GPU_BUILD_ROOM = 30 << 30  # bytes of free disk that a build of the GPU image takes
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 
@@ -38,10 +38,10 @@ def gpu_image(engine):
 
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory):
-    """A folder with the fake driver's two libraries (see libcuda.c)."""
+    """A folder with the fake driver's two libraries (see tests/fakes)."""
     folder = tmp_path_factory.mktemp("driver")
     for name, source in (("libcuda.so.1", "libcuda.c"), ("libnvidia-ml.so.1", "libnvidia-ml.c")):
-        command = ["cc", "-shared", "-fPIC", "-Wall", "-o", str(folder / name), str(HERE / source)]
+        command = ["cc", "-shared", "-fPIC", "-Wall", "-o", str(folder / name), str(FAKES / source)]
         subprocess.run(command, check=True)
     return folder
 

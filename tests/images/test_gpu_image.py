@@ -133,8 +133,7 @@ def test_nvidias_licences_are_kept(gpu_image):
 @pytest.mark.box
 def test_compose_up_gpu_train_finds_the_gpu_by_the_toolkits_way(gpu_image, driver, boxes, tmp_path):
     """The engine's real path to a GPU, with a fake toolkit and driver on the box."""
-    here = Path(__file__).resolve().parent
-    hook = here / "nvidia-container-runtime-hook"
+    hook = build.ROOT / "tests/fakes/nvidia-container-runtime-hook"
     more = ["--volume", f"{hook}:/usr/bin/nvidia-container-runtime-hook:ro"]
     more += ["--volume", f"{driver}:/opt/fake:ro", "--volume", f"{build.ROOT}:/clone:ro"]
     box = boxes.start("engine", more=more)
