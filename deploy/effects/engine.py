@@ -66,7 +66,7 @@ def image_here(name: str) -> dict[str, Any]:
 
     try:
         image = docker.from_env().images.get(name)
-    except docker.errors.ImageNotFound:
+    except docker.errors.DockerException:  # no such image, or no engine
         return {"id": "", "inputs": "", "size": 0, "layers": [], "architecture": ""}
     return {
         "id": image.id,

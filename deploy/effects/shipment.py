@@ -8,7 +8,7 @@ import subprocess
 import tarfile
 import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import IO, Any
 
@@ -27,52 +27,61 @@ class Unfit(Exception):
 
 
 def saved_frames(
-    image: str, layers: Collection[str], wanted: Mapping[str, int], told: Told
+    tag: str, image: Mapping[str, Any], wanted: Mapping[str, int], told: Told
 ) -> Iterator[bytes]:
     """`docker save` as frames for the box's `load_layers` (deploy/onbox/shipment.py has the format).
 
-    layers  all of the image's, as `docker inspect` lists them
+    image   {id, layers} as `docker inspect` gives them
     wanted  {layer: chunks to leave out} for those that travel
     told    called with the bytes of the image that are done with
     Unfit where an engine saves in another form, before the last frame.
     """
     saving = subprocess.Popen(
-        ["docker", "save", image], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        ["docker", "save", tag], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
     )
     assert saving.stdout is not None
     try:
-        yield from _frames(saving.stdout, layers, wanted, told)
-        if saving.wait() != 0:
-            raise ImageError(f"{image}: docker save ended with {saving.returncode}", "fab doctor")
+        yield from _frames(saving.stdout, image, wanted, told)
+        yield _frame({"file": "manifest.json"}, _manifest(tag, image))
         yield _frame({"end": True}, b"")
     finally:
-        saving.kill()
+        saving.kill()  # what was wanted has come: the rest is not waited for
         saving.stdout.close()
         saving.wait()
 
 
 def _frames(
-    source: IO[bytes], layers: Collection[str], wanted: Mapping[str, int], told: Told
+    source: IO[bytes], image: Mapping[str, Any], wanted: Mapping[str, int], told: Told
 ) -> Iterator[bytes]:
-    left = set(wanted)
-    with tarfile.open(fileobj=source, mode="r|", bufsize=1 << 20) as archive:
-        for member in archive:
-            layer = "sha256:" + member.name.removeprefix(BLOBS)
-            if not member.isfile():
-                continue
-            content = archive.extractfile(member)
-            assert content is not None
-            if layer in wanted:
-                left.discard(layer)
-                yield from _chunks(content, layer, member.size, wanted[layer], told)
-            elif layer not in layers:
-                if member.size > SMALL:
-                    raise Unfit(member.name)
-                yield _frame({"file": member.name}, content.read())
-            else:
-                told(member.size)
-    if left:
-        raise Unfit(f"no blob for {', '.join(sorted(left))}")
+    """The wanted layers and the image's config, until all have come."""
+    left = {*wanted, image["id"]}
+    try:
+        with tarfile.open(fileobj=source, mode="r|", bufsize=1 << 20) as archive:
+            for member in archive:
+                digest = "sha256:" + member.name.removeprefix(BLOBS)
+                content = archive.extractfile(member)
+                if content is None:
+                    continue
+                if digest in wanted:
+                    yield from _chunks(content, digest, member.size, wanted[digest], told)
+                elif digest == image["id"]:
+                    yield _frame({"file": member.name}, content.read())
+                elif digest in image["layers"]:
+                    told(member.size)
+                left.discard(digest)
+                if not left:
+                    return
+    except tarfile.ReadError as no:
+        raise ImageError(f"docker save broke off: {no}", "fab doctor --host local") from no
+    raise Unfit(f"no blob for {', '.join(sorted(left))}")
+
+
+def _manifest(tag: str, image: Mapping[str, Any]) -> bytes:
+    """What `docker load` reads first; the layers that stay behind are named all the same."""
+    name = tag if ":" in tag.rsplit("/", 1)[-1] else tag + ":latest"
+    blobs = [BLOBS + layer.removeprefix("sha256:") for layer in image["layers"]]
+    config = BLOBS + image["id"].removeprefix("sha256:")
+    return json.dumps([{"Config": config, "RepoTags": [name], "Layers": blobs}]).encode()
 
 
 def _chunks(content: IO[bytes], layer: str, size: int, skip: int, told: Told) -> Iterator[bytes]:

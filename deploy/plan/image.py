@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from deploy.errors import ImageError
 
 LABEL = "gpubox.inputs"  # on our images: a digest of everything they were built from
+BASE = "gpubox/base:latest"  # what images/build.py begins with where it is there
 ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 

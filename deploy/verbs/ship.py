@@ -13,7 +13,7 @@ from deploy.effects.shipment import Unfit, saved_frames
 from deploy.errors import EngineError, ImageError, KitError, UsageError
 from deploy.plan.config import Box
 from deploy.plan.deploy import IMAGES
-from deploy.plan.image import must_be_there, plan_image
+from deploy.plan.image import BASE, must_be_there, plan_image
 from deploy.plan.quantities import show_size
 from deploy.plan.shipment import plan_shipment, why_these
 from deploy.verbs.desk import Desk
@@ -74,7 +74,10 @@ def ensure_image(
 
 
 def build_there(desk: Desk, box: Agent, device: str, tag: str, inputs: str, why: str) -> str:
-    """Build on the box: only the build context travels."""
+    """Build on the box: only the build context travels, and the base where the box lacks it."""
+    base = engine.image_here(BASE)
+    if base["id"] and box.call("image_state", tag=BASE)["architecture"] == base["architecture"]:
+        send_image(desk, box, BASE, base)  # no registry and no mmdebstrap are needed there then
     desk.show.step(f"{tag}: building on {box.link.name} ({why})")
     content = engine.context_tar(device)
     answer = feed(desk, box, "build_image", [content], device=device, tag=tag, inputs=inputs)
@@ -143,7 +146,7 @@ def send_layers(
         def frames() -> Iterator[bytes]:
             nonlocal sent
             try:
-                for block in saved_frames(tag, layers, wanted, bar.advance):
+                for block in saved_frames(tag, here, wanted, bar.advance):
                     sent += len(block)
                     yield block
             except (Unfit, KitError, OSError) as no:

@@ -104,7 +104,7 @@ def test_a_broken_off_shipment_goes_on_where_it_was(box, images, monkeypatch):
     kept = int(box.run("sh", "-c", "du -sb /root/.gpubox/layers | cut -f1").stdout)
     sent = sizes(monkeypatch)
     assert send(box, TAG, here) == here["id"] == id_on(box, TAG)
-    all_of_it = frames(TAG, here["layers"], dict.fromkeys(here["layers"], 0), lambda _: None)
+    all_of_it = frames(TAG, here, dict.fromkeys(here["layers"], 0), lambda _: None)
     assert kept > 8 << 20 and sent[0] < sum(map(len, all_of_it)) - kept + (1 << 20)
 
 

@@ -1,0 +1,183 @@
+"""Sizes, rebuild, cold start and shipping of the images, against the plain way: `python -m bench.images`.
+
+    --quick   one repetition instead of three
+    --json    figures as JSON        --check   exit 1 where a target is missed
+Needs a Docker engine; ships to a real box in a container. Ours and `docker save | ssh docker load`
+are measured by turns; of several repetitions the best counts, for other work only adds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.grounds import as_json
+from bench.targets import shortfalls
+from deploy.effects import engine, shipment
+from deploy.verbs import ship
+from images import build
+from tests.box.box import Boxes, docker
+
+CPU, GPU, CHANGED = "gpubox/cpu:latest", "gpubox/gpu:latest", "gpubox-bench/changed:latest"
+CHANGED_BYTES = 3 << 20  # of random content, so that they can't be compressed
+Note = Callable[[str, float, str], None]
+
+
+def seconds(act: Callable[[], object]) -> float:
+    """How long `act` takes."""
+    began = time.monotonic()
+    act()
+    return time.monotonic() - began
+
+
+def sizes(note: Note) -> None:
+    """Bytes as the engine counts them; the GPU image only where it is there."""
+    for name, tag in (("cpu", CPU), ("gpu", GPU)):
+        if build.engine_has(tag):
+            note(f"images.{name}.bytes", engine.image_here(tag)["size"], "B")
+
+
+def rebuilds(turns: int, note: Note) -> None:
+    """A changed workload, in a copy of the clone, and a build in which nothing changed."""
+    with tempfile.TemporaryDirectory(prefix="gpubox-bench-") as folder:
+        copy = Path(folder)
+        for name in ("images", "workload", "deploy", "Dockerfile.cpu", ".dockerignore"):
+            subprocess.run(["cp", "-r", build.ROOT / name, copy / name], check=True)
+        command = [copy / "images/build.py", "cpu", "--quiet", "--tag", CHANGED]
+        run = lambda: subprocess.run(command, check=True, capture_output=True)  # noqa: E731
+        run()
+        changed = []
+        for _ in range(turns):
+            (copy / "workload" / "changed.py").write_text(f"# {time.time_ns()}\n")
+            changed.append(seconds(run))
+        note("images.rebuild_seconds", min(changed), "s")
+        note("images.unchanged_seconds", min(seconds(run) for _ in range(turns)), "s")
+
+
+def starts(turns: int, note: Note) -> None:
+    """`import tensorflow` in a new container, and a container that does nothing."""
+    for name, script in (("import", "import tensorflow"), ("empty", "pass")):
+
+        def start(script: str = script) -> None:
+            docker("run", "--rm", "--network", "none", CPU, "python", "-c", script)
+
+        note(f"images.{name}_seconds", min(seconds(start) for _ in range(turns)), "s")
+
+
+def changed_image() -> None:
+    """CHANGED: our CPU image and one more layer of 3 MiB."""
+    code = f"open('/tmp/random', 'wb').write(open('/dev/urandom', 'rb').read({CHANGED_BYTES}))"
+    docker(
+        "build",
+        "--quiet",
+        "--no-cache",
+        "--tag",
+        CHANGED,
+        "-",
+        input=f'FROM {CPU}\nRUN python3 -c "{code}"\n',
+    )
+
+
+class Shipping:
+    """One box, and both ways to it; `sent` are the bytes of our last way."""
+
+    def __init__(self, boxes: Boxes) -> None:
+        self.box = boxes.start("engine")
+        self.sent = 0
+        frames = shipment.saved_frames
+
+        def counted(*arguments):
+            self.sent = 0
+            for block in frames(*arguments):
+                self.sent += len(block)
+                yield block
+
+        ship.saved_frames = counted
+
+    def empty(self, *tags: str) -> None:
+        for tag in tags:
+            self.box.run("docker", "image", "rm", tag, check=False)
+
+    def ours(self, tag: str) -> None:
+        with self.box.desk().open(self.box.name) as agent:
+            ship.send_image(self.box.desk(), agent, tag, engine.image_here(tag))
+
+    def plain(self, tag: str) -> None:
+        """`docker save TAG | ssh BOX docker load`."""
+        save = subprocess.Popen(["docker", "save", tag], stdout=subprocess.PIPE)
+        ssh = ["ssh", "-F", str(self.box.ssh_config), self.box.name, "docker load --quiet"]
+        subprocess.run(ssh, stdin=save.stdout, check=True, capture_output=True)
+        assert save.wait() == 0
+
+
+def shipping(turns: int, note: Note) -> None:
+    """The whole CPU image to an empty box, and a layer more to a box that has it."""
+    with tempfile.TemporaryDirectory(prefix="gpubox-bench-") as folder:
+        boxes = Boxes(Path(folder))
+        os.environ["GPUBOX_CONFIG"] = str(boxes.toml)
+        try:
+            both = Shipping(boxes)
+            for way, act in (("plain", both.plain), ("ours", both.ours)):
+                both.empty(CHANGED, CPU)
+                note(f"images.ship.whole.{way}_seconds", seconds(lambda: act(CPU)), "s")  # noqa: B023
+            note("images.ship.whole.plain_bytes", engine.image_here(CPU)["size"], "B")
+            note("images.ship.whole.ours_bytes", both.sent, "B")
+            _changed(both, turns, note)
+        finally:
+            boxes.stop()
+            docker("image", "rm", CHANGED, check=False)
+
+
+def _changed(both: Shipping, turns: int, note: Note) -> None:
+    taken: dict[str, list[float]] = {"plain": [], "ours": [], "save": []}
+    for _ in range(turns):
+        changed_image()
+        save = ["docker", "save", "--output", os.devnull, CHANGED]
+        taken["save"].append(seconds(lambda: subprocess.run(save, check=True)))  # noqa: B023
+        for way, act in (("ours", both.ours), ("plain", both.plain)):
+            both.empty(CHANGED)
+            taken[way].append(seconds(lambda: act(CHANGED)))  # noqa: B023
+    for way, each in taken.items():
+        note(f"images.ship.changed.{way}_seconds", min(each), "s")
+    note("images.ship.changed.ours_bytes", both.sent, "B")
+    note("images.ship.changed.bytes_ratio", both.sent / CHANGED_BYTES, "of its changed layers")
+    note("images.ship.changed.ratio_to_plain", min(taken["ours"]) / min(taken["plain"]), "")
+    note("images.ship.changed.ratio_to_save", min(taken["ours"]) / min(taken["save"]), "")
+
+
+def main() -> int:
+    ask = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    for flag in ("--quick", "--json", "--check"):
+        ask.add_argument(flag, action="store_true")
+    asked = ask.parse_args()
+    turns = 1 if asked.quick else 3
+    figures: dict[str, float] = {}
+
+    def note(name: str, value: float, unit: str = "") -> None:
+        figures[name] = value
+        print(f"{name:45} {value:14.5g} {unit}", file=sys.stderr, flush=True)
+
+    subprocess.run(
+        [build.ROOT / "images/build.py", "cpu", "--quiet"], check=True, stdout=sys.stderr
+    )
+    sizes(note)
+    rebuilds(turns, note)
+    starts(turns, note)
+    shipping(turns, note)
+    if asked.json:
+        print(as_json(figures))
+    missed = shortfalls(figures)
+    print("\n".join(missed), file=sys.stderr)
+    return 1 if asked.check and missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
