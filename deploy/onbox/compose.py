@@ -9,10 +9,7 @@ from .workers import tf_config
 
 
 class Mounts(NamedTuple):
-    """Folders on the box; `code`, `env` and `cache` are "" where the run has none.
-
-    `cache` keeps what the GPU's driver compiles for a new card (up to half an hour) between runs.
-    """
+    """Folders on the box; `code` and `env` are "" where the run has none."""
 
     data: str
     output: str
@@ -20,7 +17,6 @@ class Mounts(NamedTuple):
     cache: str = ""
     code: str = ""
     env: str = ""
-    cache: str = ""
 
 
 # Reads KEY=VALUE lines from a mounted file, so that no value stands in `docker inspect`.
@@ -105,7 +101,6 @@ def _volumes(mounts: Mounts) -> list[dict[str, Any]]:
     pairs += [(mounts.scratch, "/scratch", False), (mounts.cache, "/cache", False)]
     pairs += [(mounts.code, "/code", True)] if mounts.code else []
     pairs += [(mounts.env, "/run/gpubox-env", True)] if mounts.env else []
-    pairs += [(mounts.cache, "/cache", False)] if mounts.cache else []
     return [
         {
             "type": "bind",

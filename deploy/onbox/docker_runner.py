@@ -130,19 +130,12 @@ class DockerRunner:
             cache_of(self.places),
             code if os.path.isdir(code) else "",
             env if os.path.isfile(env) else "",
-            self._cache() if gpus else "",
         )
         run = {**self.run, "gpu_count": len(gpus)}
         user = f"{os.getuid()}:{os.getgid()}"
         text = compose_run(run, gpus, mounts, user, self._entrypoint() if mounts.env else [])
         with atomic_file(os.path.join(self.folder, "compose.run.json")) as file:
             file.write(text.encode())
-
-    def _cache(self) -> str:
-        """Beside the runs, so on the disk that outlives a stop of the box; shared by all runs."""
-        path = os.path.join(os.path.dirname(self.folder), ".cache")
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        return path
 
     def _entrypoint(self) -> list[str]:
         form = "{{json .Config.Entrypoint}}"

@@ -12,6 +12,12 @@ BASE = "gpubox/base:latest"  # what images/build.py begins with where it is ther
 ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 
+# What our images are on the line (deflated, measured), and how long one is sent before the box's own
+# line to the package mirrors is taken to be the better one.
+ON_THE_LINE = {"cpu": 0.34e9, "gpu": 3.2e9}  # bytes
+PATIENCE = 600.0  # s
+
+
 class Bring(NamedTuple):
     """`keep` (the box has it), `ship` (from the laptop's engine) or `build` (on the box); and why."""
 
@@ -38,6 +44,19 @@ def plan_image(
             "build", f"{why}; this engine builds for {engine['architecture']}, not {machine}"
         )
     return Bring("ship", why)
+
+
+def by_the_better_line(bring: Bring, device: str, known: int, rate: float) -> Bring:
+    """`ship` becomes `build` where a first image would take too long over this line.
+
+    known  leading layers of some image of ours that the box has (only what lies above travels)
+    rate   bytes per second of the line, as tried just now
+    """
+    seconds = ON_THE_LINE[device] / max(rate, 1.0)
+    if bring.action != "ship" or known > 1 or seconds <= PATIENCE:
+        return bring
+    why = f"{bring.why}; over this line it would take {seconds / 60:.0f} min"
+    return Bring("build", why)
 
 
 def must_be_there(name: str, image: str, there: Mapping[str, str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,10 +15,12 @@ from deploy.effects.shipment import Unfit, saved_frames
 from deploy.errors import EngineError, ImageError, KitError, UsageError
 from deploy.plan.config import Box
 from deploy.plan.deploy import IMAGES
-from deploy.plan.image import BASE, must_be_there, plan_image
+from deploy.plan.image import BASE, by_the_better_line, must_be_there, plan_image
 from deploy.plan.quantities import show_size
-from deploy.plan.shipment import plan_shipment, why_these
+from deploy.plan.shipment import known_layers, plan_shipment, why_these
 from deploy.verbs.desk import Desk
+
+TRIAL = 1 << 20  # bytes
 
 
 def ship(desk: Desk, device: str = "cpu", image: str = "") -> list[dict[str, Any]]:
@@ -59,6 +63,8 @@ def ensure_image(
     inputs = engine.inputs_digest(device)
     here = None if there["inputs"] == inputs else engine.laptop_engine()
     bring = plan_image(name, there, inputs, here, facts["system"]["machine"])
+    if bring.action == "ship" and not isinstance(box.link, LocalLink):
+        bring = by_the_better_line(bring, device, layers_known(box, tag), line_rate(box))
     if bring.action == "keep":
         desk.show.done(f"{tag}: there already ({bring.why})")
         return {"id": there["id"], **bring._asdict()}
@@ -71,6 +77,19 @@ def ensure_image(
         image = build_and_ship(desk, box, device, tag, inputs, bring.why)
     desk.show.done(f"{tag}: {image[:19]} is on {name}")
     return {"id": image, **bring._asdict()}
+
+
+def layers_known(box: Agent, tag: str) -> int:
+    """How many leading layers of our image here the box has."""
+    ours = engine.image_here(tag)["layers"]
+    return known_layers(ours, box.call("image_state", tag=tag)["images"])
+
+
+def line_rate(box: Agent) -> float:
+    """Bytes per second to the box, by TRIAL bytes that it throws away."""
+    began = time.monotonic()
+    box.link.run("exec cat >/dev/null", os.urandom(TRIAL))
+    return TRIAL / max(time.monotonic() - began, 1e-6)
 
 
 def build_there(desk: Desk, box: Agent, device: str, tag: str, inputs: str, why: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from images import build
 from tests.box.box import docker
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 def test_two_makings_are_one_image(engine):

@@ -10,7 +10,13 @@ from deploy.effects import engine
 from images import build
 from tests.box.box import docker
 
-pytestmark = [pytest.mark.engine, pytest.mark.box, pytest.mark.slow, pytest.mark.tensorflow]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.box,
+    pytest.mark.slow,
+    pytest.mark.tensorflow,
+    pytest.mark.timeout(1800),
+]
 TRAIN = "docker run --rm -v /input:/input:ro gpubox/cpu python -m workload bp --steps 20"
 
 

@@ -23,7 +23,7 @@ def test_a_run_on_gpus_has_the_cache_of_its_box_and_can_write_it():
     assert cache["source"] == "/data/runs/.cache" and not cache["read_only"]
 
 
-def test_a_run_without_gpus_has_none():
+def test_a_run_whose_box_gives_no_folder_for_it_has_none():
     text = compose_run(RUN, [], Mounts("/input/x", "/o", "/s"), "1:1", [])
     assert "/cache" not in text
 

@@ -9,7 +9,7 @@ import pytest
 from images import build
 from tests.box.box import docker
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1200)]
 SERVICES = ("cpu-train", "gpu-train", "tensorboard", "notebook")
 
 

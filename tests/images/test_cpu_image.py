@@ -11,7 +11,7 @@ import pytest
 from images import build
 from tests.box.box import docker
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1200)]
 LIMIT = 1_000_000_000  # bytes; the target of bench/images as well
 SENTINEL = "s3cr3t-sentinel-of-a-build"
 

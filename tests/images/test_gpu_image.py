@@ -9,7 +9,7 @@ from images import build
 from tests.box.box import docker
 from tests.images.fatbin import serves
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
 LIMIT = 5_300_000_000  # bytes; the target of bench/images as well
 LIST = "import tensorflow as tf; print(len(tf.config.list_physical_devices('GPU')))"
 

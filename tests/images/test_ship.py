@@ -11,7 +11,7 @@ from deploy.errors import ImageError, KitError
 from deploy.verbs import ship
 from tests.box.box import Boxes, docker
 
-pytestmark = [pytest.mark.engine, pytest.mark.box, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.box, pytest.mark.slow, pytest.mark.timeout(1200)]
 TAG = "gpubox-test/ship:latest"
 NEXT = "gpubox-test/ship:next"
 

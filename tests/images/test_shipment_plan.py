@@ -2,6 +2,7 @@
 
 import pytest
 
+from deploy.plan.image import Bring, by_the_better_line
 from deploy.plan.shipment import known_layers, plan_shipment, why_these
 
 A, B, C, D = ("sha256:" + letter * 64 for letter in "abcd")
@@ -35,3 +36,26 @@ def test_the_reason_says_how_much_and_what_for():
     assert why_these([A, B, C], {A: 0, B: 0, C: 0}) == "all 3 layers"
     assert why_these([A, B, C], {C: 0}) == "1 of 3 layers, the others are on the box"
     assert why_these([A, B], {A: 0, B: 3}) == "all 2 layers; goes on after 48 MiB"
+
+
+SHIP, BUILD = Bring("ship", "not on the box"), Bring("build", "no engine here")
+HOME, LAB = 100e6 / 8, 1e9 / 8  # bytes per second
+
+
+@pytest.mark.parametrize(
+    ("bring", "device", "known", "rate", "action"),
+    [
+        (SHIP, "cpu", 0, HOME, "ship"),  # half a minute
+        (SHIP, "gpu", 0, HOME, "ship"),  # four minutes
+        (SHIP, "gpu", 0, HOME / 10, "build"),  # 43 minutes
+        (SHIP, "gpu", 7, HOME / 10, "ship"),  # but the box has all but the last layer
+        (SHIP, "gpu", 1, HOME / 10, "build"),  # the base alone is not much
+        (SHIP, "cpu", 0, HOME / 100, "build"),
+        (BUILD, "gpu", 0, LAB, "build"),
+        (SHIP, "cpu", 0, 0.0, "build"),
+    ],
+)
+def test_a_first_image_is_built_there_where_this_line_is_slow(bring, device, known, rate, action):
+    chosen = by_the_better_line(bring, device, known, rate)
+    assert chosen.action == action
+    assert chosen is bring or "min" in chosen.why
