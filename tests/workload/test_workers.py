@@ -1,13 +1,16 @@
 """Two workers with TensorFlow's own strategy: the same curve as one, and they resume together."""
 
 import json
+import os
 import signal
 import socket
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from tests.workload.kit import Nursery, Workload, wait_until
+from tests.workload.kit import ROOT, Nursery, Workload, wait_until
 from workload import checkpoint, errors, workers
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
@@ -43,8 +46,6 @@ def curve(run):
 
 
 def test_two_workers_follow_the_curve_of_one_and_resume_when_one_is_killed(pair, workload):
-    import os
-
     one = workload("bp", *FLAGS, "--steps", 400)
     assert one[0] == 0
     pids = start(pair, "--steps", 10_000_000, "--save-every", 100)
@@ -80,3 +81,42 @@ def test_the_cluster_is_read_from_the_environment():
     assert workers.cluster({}) == (0, 0)
     with pytest.raises(errors.WorkloadError, match="TF_CONFIG can't be read"):
         workers.cluster({"TF_CONFIG": "{}"})
+
+
+MIRRORED = """
+import argparse, sys
+import numpy as np, tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from workload import flags
+from workload.loop import Loop
+
+random = np.random.default_rng(0)
+images = tf.constant(random.integers(0, 256, (90, 12, 10, 1), dtype=np.uint8))
+labels = tf.constant(random.integers(0, 4, 90, dtype=np.int32))
+rows = random.integers(0, 90, (6, 8)).astype(np.int32)
+model = sys.argv[1]
+small = {"cnn": dict(conv1=3, conv2=4, dense=9, learning_rate=0.01),
+         "bp": dict(hidden=9, pixel_scale=255.0, learning_rate=0.3)}[model]
+values = {flag.name: flag.default for flag in flags.PROGRAMS[model]} | small | dict(batch=8)
+found = []
+for strategy in (None, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
+    loop = Loop(argparse.Namespace(model=model, **values), (12, 10, 1), 4, 11.0, strategy)
+    before = loop.snapshot()
+    loss, finite = loop.train(images, labels, rows, np.int32(0))
+    found.append((float(loss), loop.snapshot()))
+    assert bool(finite) and loop.replicas == (2 if strategy else 1)
+for name, one in found[0][1].items():
+    assert not np.array_equal(one, before[name]), name
+    np.testing.assert_allclose(found[1][1][name], one, rtol=1e-3, atol=1e-5, err_msg=name)
+np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-5)
+print(model, "agrees")
+"""
+
+
+@pytest.mark.parametrize("model", ["cnn", "bp"])
+def test_two_devices_of_one_process_do_the_arithmetic_of_one(model):
+    """By MirroredStrategy on two logical CPUs, dropout included."""
+    command = [sys.executable, "-c", MIRRORED, model]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == f"{model} agrees\n", done.stderr[-3000:]
