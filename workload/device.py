@@ -2,18 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from workload.errors import GpuMissing
+
+NOISE = re.compile(
+    rb"oneDNN custom operations are on|All log messages before absl|Could not find cuda drivers"
+    rb"|optimized to use available CPU|To enable the following instructions|call to cuInit"
+)
 
 
 def quiet() -> None:
     """Silences TensorFlow's start-up chatter; to be called before it is imported."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+@contextlib.contextmanager
+def without_noise() -> Iterator[None]:
+    """Drops the lines that TensorFlow writes on every start where there is no GPU to be had.
+
+    No setting silences them, since they come before its logging is set up. A forked filter rather
+    than a thread: where TensorFlow aborts the process, its last words still come through.
+    """
+    sys.stderr.flush()
+    source, sink = os.pipe()
+    real = os.dup(2)
+    child = os.fork()
+    if child == 0:
+        os.close(sink)
+        _filter(source, real)
+    os.close(source)
+    os.dup2(sink, 2)
+    os.close(sink)
+    try:
+        yield
+    finally:
+        os.dup2(real, 2)
+        os.close(real)
+        os.waitpid(child, 0)
+
+
+def _filter(source: int, target: int) -> NoReturn:
+    try:
+        with open(source, "rb") as lines:
+            for line in lines:
+                if not NOISE.search(line):
+                    os.write(target, line)
+    finally:
+        os._exit(0)
 
 
 def visibility_warning(environment: dict[str, str] | os._Environ[str]) -> str:
@@ -57,10 +100,12 @@ def open_device(
     warning = visibility_warning(os.environ)
     if warning:
         print(warning, file=sys.stderr, flush=True)
-    quiet()
-    import tensorflow as tf
+    harmless = not wanted and choice != "gpu" and not list(Path("/dev").glob("nvidia[0-9]*"))
+    with without_noise() if harmless else contextlib.nullcontext():
+        quiet()
+        import tensorflow as tf
 
-    gpus = tf.config.list_physical_devices("GPU")
+        gpus = tf.config.list_physical_devices("GPU")
     if choice == "gpu":
         wanted = max(wanted, 1)
     if choice == "cpu" and wanted:

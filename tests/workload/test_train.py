@@ -5,11 +5,12 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from tests.workload.kit import idx_bytes, write_set
+from tests.workload.kit import ROOT, idx_bytes, write_set
 from workload import checkpoint, errors
 
 pytestmark = pytest.mark.tensorflow
@@ -211,3 +212,20 @@ def test_data_that_does_not_stay_resident_gives_the_same_bits(workload, tmp_path
     shutil.rmtree(workload.output)
     assert workload(*CNN, "--steps", 100, "--resident-mib", 0)[0] == 0
     assert result(workload)["state_sha256"] == resident
+
+
+def test_stderr_is_empty_where_all_is_well_and_last_words_come_through(workload):
+    """By a process of its own, which imports TensorFlow itself."""
+    folders = {"GPUBOX_INPUT": workload.data, "GPUBOX_OUTPUT": workload.output}
+    env = {**os.environ, **{name: str(path) for name, path in folders.items()}}
+    command = [sys.executable, "-m", "workload", *map(str, BP), "--steps", "5"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    dying = (
+        "import os; from workload import device\n"
+        "with device.without_noise():\n"
+        "    os.write(2, b'I0000 oneDNN custom operations are on\\nthis CPU lacks AVX\\n')\n"
+        "    os.abort()"
+    )
+    done = subprocess.run([sys.executable, "-c", dying], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGABRT and done.stderr == "this CPU lacks AVX\n"
