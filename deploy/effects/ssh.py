@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
+import threading
 import time
+from concurrent.futures import Future
 from typing import IO, Any
 
 import paramiko
+from paramiko.common import cMSG_CHANNEL_REQUEST
 from paramiko.ssh_exception import IncompatiblePeer
 
 from deploy.effects.alive import DEAD_SECONDS, PING_SECONDS
@@ -47,7 +50,9 @@ class SshLink:
         self._route = Route(name, self.target, host_keys, config_file)
         self._by_system_ssh = False
         self._connection: Any = None
+        self._spare: Future[Any] | None = None
         self._connect()
+        self._open_spare()
 
     def _connect(self) -> None:
         """Log in with what needs no question, else by the system's ssh, else by asking."""
@@ -98,6 +103,7 @@ class SshLink:
             done = finish(stream, stdin, on_line, self.name)
         finally:
             stream.close()
+        self._open_spare()
         if done.code == -1 and not isinstance(stream, Child):
             if not stream.alive():
                 raise self._lost()
@@ -159,6 +165,9 @@ class SshLink:
 
     def _session(self) -> Any:
         """An open session, nothing sent yet: so it may be tried again on a new connection."""
+        spare = self._take_spare()
+        if spare is not None:
+            return spare
         for wait in (SESSION_ENDS, 0):
             try:
                 return self._connection.transport.open_session(timeout=CONNECT_SECONDS)
@@ -174,6 +183,30 @@ class SshLink:
             return self._connection.transport.open_session(timeout=CONNECT_SECONDS)
         except (OSError, EOFError, paramiko.SSHException) as no:
             raise self._lost() from no
+
+    def _open_spare(self) -> None:
+        """Have the session for the next request opened while we think: a round trip less for it."""
+        if self._by_system_ssh:
+            return
+        transport = self._connection.transport
+        spare: Future[Any] = Future()
+
+        def opening() -> None:
+            try:
+                spare.set_result(transport.open_session(timeout=CONNECT_SECONDS))
+            except (OSError, EOFError, paramiko.SSHException):
+                spare.set_result(None)  # MaxSessions, or a dead link: the next request finds out
+
+        self._spare = spare
+        threading.Thread(target=opening, daemon=True).start()
+
+    def _take_spare(self) -> Any:
+        """The session that was opened ahead, if it is of the connection that we have and alive."""
+        spare, self._spare = self._spare, None
+        session = spare.result() if spare else None
+        if session is None or session.get_transport() is not self._connection.transport:
+            return None
+        return session if session.active and not session.closed else None
 
     def describe(self) -> dict[str, str]:
         """For people: where it goes, what carries bulk data, which file vouches for the key."""
@@ -213,7 +246,7 @@ class Channel:
 
     def __init__(self, session: Any, command: str) -> None:
         self.channel = session
-        self.channel.exec_command(command)
+        _execute(session, command)
         self.stdin: IO[bytes] = _Writer(self.channel)  # type: ignore[assignment]
         self.stdout: IO[bytes] = self.channel.makefile("rb")
         self.stderr: IO[bytes] = self.channel.makefile_stderr("rb")
@@ -227,6 +260,18 @@ class Channel:
     def close(self) -> None:
         with contextlib.suppress(Exception):
             self.channel.close()
+
+
+def _execute(session: Any, command: str) -> None:
+    """As `exec_command`, but without waiting a round trip for "yes": where the box refuses it, the
+    channel is closed, and that is seen anyway."""
+    request = paramiko.Message()
+    request.add_byte(cMSG_CHANNEL_REQUEST)
+    request.add_int(session.remote_chanid)
+    request.add_string("exec")
+    request.add_boolean(False)
+    request.add_string(command)
+    session.get_transport()._send_user_message(request)
 
 
 class _Writer:
