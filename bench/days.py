@@ -194,6 +194,7 @@ class Box:
 
     def boot(self, at: float) -> None:
         self.booted, self.samples, self.unknown, self.dead = at, [], 0, False
+        self.before = at
         self.epoch += "b"
         self.excuses.append(at)
 
@@ -222,7 +223,7 @@ class Box:
                 at += rule.poll
                 continue
             if self.dead:  # a new process: it remembers nothing
-                self.dead, self.samples = False, []
+                self.dead, self.samples, self.before = False, [], at
                 self.excuses.append(at)
             left, cause = self.look(at, spent, dice)
             if cause:
@@ -236,8 +237,9 @@ class Box:
 
     def look(self, at: float, spent: float, dice: random.Random) -> tuple[float | None, str]:
         """One poll: seconds to a stop that is in sight, and the cause of one that is due."""
-        signals = signals_of(self.day, at, dice)
-        if self.unknown >= GAP and signals["gpu"].state != UNKNOWN:
+        signals = signals_of(self.day, self.before, at, dice)
+        self.before = at
+        if self.unknown + 1 > GAP and signals["gpu"].state != UNKNOWN:
             self.known.append(at)
         self.unknown = self.unknown + 1 if signals["gpu"].state == UNKNOWN else 0
         self.samples.append(Sample(at, at + self.wall, self.epoch, signals))
@@ -247,25 +249,24 @@ class Box:
         return decision.stops_in, decision.cause if decision.action == STOP else ""
 
 
-def signals_of(day: Day, at: float, dice: random.Random) -> dict[str, Signal]:
-    """What the sensors say at a look."""
+def signals_of(day: Day, before: float, at: float, dice: random.Random) -> dict[str, Signal]:
+    """What the sensors say at a look: each tells what was there at any moment since the last one."""
+
+    def seen(spans: list[Span]) -> bool:
+        return any(span.start <= at and span.end > before for span in spans)
+
     signals = {
-        "runs": Signal(ACTIVE, "r") if any(s.holds(at) for s in day.runs) else NOTHING,
-        "work": Signal(ACTIVE, "u") if any(s.holds(at) for s in day.uploads) else NOTHING,
-        "people": Signal(ACTIVE, "t") if any(s.holds(at) for s in day.typing) else NOTHING,
-        "gpu": gpu_signal(day, at, dice),
+        "runs": Signal(ACTIVE, "r") if seen(day.runs) else NOTHING,
+        "work": Signal(ACTIVE, "u") if seen(day.uploads) else NOTHING,
+        "people": Signal(ACTIVE, "t") if seen(day.typing) else NOTHING,
+        "cpu": Signal(ACTIVE, "80 %") if seen(day.foreign) else NOTHING,
+        "gpu": Signal(ABSENT),
     }
-    if any(span.holds(at) for span in day.foreign):
-        signals["cpu"] = Signal(ACTIVE, "80 %")
+    if day.gpu:
+        out = any(span.holds(at) for span in day.gpu_faults) or dice.random() < day.hiccups
+        busy = Signal(ACTIVE, "90 %") if seen(day.bursts) else NOTHING
+        signals["gpu"] = Signal(UNKNOWN, "NVML: Unknown Error") if out else busy
     return signals
-
-
-def gpu_signal(day: Day, at: float, dice: random.Random) -> Signal:
-    if not day.gpu:
-        return Signal(ABSENT)
-    if any(span.holds(at) for span in day.gpu_faults) or dice.random() < day.hiccups:
-        return Signal(UNKNOWN, "NVML: Unknown Error")
-    return Signal(ACTIVE, "90 %") if any(s.holds(at) for s in day.bursts) else NOTHING
 
 
 def stopped_wrongly(
@@ -279,8 +280,7 @@ def stopped_wrongly(
     known = known if cause == "idle" else []
     quiet = at - max([day.last_work(at), *excuses, *known])
     limit = rule.stop_after if cause == "idle" else rule.max_unknown
-    # A look shows work of its own moment: what ended between two looks may be a poll old.
-    return quiet < limit - rule.poll - 1e-6
+    return quiet < limit - 1e-6
 
 
 def is_late(day: Day, rule: Rule, at: float, excuses: list[float], known: list[float]) -> bool:

@@ -41,6 +41,20 @@ def active(what: str, who: str = "") -> Iterator[None]:
         stop.set()
         with contextlib.suppress(OSError):
             os.unlink(path)
+            with open(end_path(), "w"):
+                pass
+
+
+def end_path() -> str:
+    """Touched whenever some work ends, so that a look sees what came and went since the last."""
+    return os.path.join(leases_folder(), ".ended")
+
+
+def last_end() -> int:
+    """When work ended last (ns), 0 where none ever did."""
+    with contextlib.suppress(OSError):
+        return os.stat(end_path()).st_mtime_ns
+    return 0
 
 
 def _beat(path: str, stop: threading.Event) -> None:

@@ -8,7 +8,7 @@ ACTIVE, IDLE, UNKNOWN, ABSENT = "active", "idle", "unknown", "absent"
 KEEP, REMIND, STOP = "keep", "remind", "stop"
 FIRST, HALF, LAST = 1, 2, 3  # levels of a reminder
 
-GAP = 3  # polls: looks further apart than this do not follow one another
+GAP = 3.5  # polls: looks further apart do not follow one another; two in a row may be missing
 LEAST = 3  # looks: fewer prove nothing
 JUMP = 5.0  # seconds by which wall and monotonic clock may differ between two looks
 LAST_CALL = 120.0  # seconds before a stop
@@ -68,11 +68,12 @@ def decide(samples: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
     until looks are missing for longer than GAP polls. A change of the rule, a reboot, a clock
     jump and a suspend begin a new count.
     """
-    decisions = [_idleness(samples, rule, now)]
+    looks = _unbroken(samples, rule, now)
+    decisions = [_idleness(looks, rule, now)]
     decisions += [_lifetime(rule, now)] if rule.max_hours is not None else []
     decisions += [_cost(rule, now)] if rule.max_cost is not None and rule.price_per_hour else []
     decisions.sort(key=_urgency)
-    return decisions[0]._replace(idle_for=quiet_for(samples, rule, now))
+    return decisions[0]._replace(idle_for=quiet_for(looks, now))
 
 
 def _urgency(decision: Decision) -> tuple[float, float]:
@@ -95,10 +96,9 @@ def _cost(rule: Rule, now: Moment) -> Decision:
     return _countdown("cost", reason, left, rule)
 
 
-def _idleness(samples: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
+def _idleness(looks: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
     if not rule.enabled:
         return Decision(KEEP, "off", "the idle rule is off")
-    looks = _unbroken(samples, rule, now)
     if not looks:
         return Decision(KEEP, "few", "no look at the box within the last polls yet")
     if verdict(looks[-1]) == ACTIVE:
@@ -109,7 +109,7 @@ def _idleness(samples: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
 
 def _proven(looks: Sequence[Sample], idle: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
     """The sensors have answered: the count of `stop_after` runs."""
-    idle_for = now.at - idle[0].at
+    idle_for = now.at - (_last_sign(looks).at if idle[0] is _since_active(looks)[0] else idle[0].at)
     left = rule.stop_after - idle_for
     why = told(idle[-1], IDLE)
     if len(idle) < LEAST:
@@ -123,19 +123,25 @@ def _proven(looks: Sequence[Sample], idle: Sequence[Sample], rule: Rule, now: Mo
 def _unknown(looks: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
     """A sensor does not answer: the longer count of `max_unknown` runs."""
     still = _since_active(looks)
-    still_for = now.at - still[0].at
+    still_for = quiet_for(looks, now)
     reason = f"unknown: {told(looks[-1], UNKNOWN)}; no sign of life for {spell(still_for)}"
     if len(still) < LEAST:
         return Decision(KEEP, "few", reason)
     return _countdown("unknown", reason, rule.max_unknown - still_for, rule)
 
 
-def quiet_for(samples: Sequence[Sample], rule: Rule, now: Moment) -> float:
+def quiet_for(looks: Sequence[Sample], now: Moment) -> float:
     """Seconds since the last sign of life that was seen, or since the count began."""
-    looks = _unbroken(samples, rule, now)
     if not looks or verdict(looks[-1]) == ACTIVE:
         return 0.0
-    return now.at - _since_active(looks)[0].at
+    return now.at - _last_sign(looks).at
+
+
+def _last_sign(looks: Sequence[Sample]) -> Sample:
+    """The last look that saw a sign of life, else the first. Every sensor tells what was there at
+    any moment since the look before, so what follows this look was idle from its time on."""
+    still = len(_since_active(looks))
+    return looks[-still - 1] if len(looks) > still else looks[0]
 
 
 def _countdown(cause: str, reason: str, left: float, rule: Rule) -> Decision:
@@ -152,10 +158,13 @@ def _countdown(cause: str, reason: str, left: float, rule: Rule) -> Decision:
 
 def verdict(sample: Sample) -> str:
     """Active if any signal is; else unknown if any is; else idle."""
-    states = {signal.state for signal in sample.signals.values()}
-    if ACTIVE in states:
-        return ACTIVE
-    return UNKNOWN if UNKNOWN in states or not states - {ABSENT} else IDLE
+    found = ABSENT
+    for state, _ in sample.signals.values():
+        if state == ACTIVE:
+            return ACTIVE
+        if state == UNKNOWN or found == ABSENT:
+            found = state
+    return UNKNOWN if found == ABSENT else found
 
 
 def told(sample: Sample, state: str) -> str:

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from . import runs
-from .activity import read_leases
+from .activity import last_end, read_leases
 from .hold import hold_left, read_hold
 from .idle import ABSENT, ACTIVE, IDLE, UNKNOWN, Signal, spell
 from .locks import DEAD_AFTER
@@ -46,19 +46,25 @@ class Runs:
         self.live: list[dict[str, Any]] = []  # the records of the last look, for who wants them
         self.stalled: list[str] = []
         self._beats = Beats()
+        self._looked = False
         self._ended: dict[str, int] = {}  # run id → mtime of a state.json that says it has ended
 
     def read(self, at: float) -> Signal:
         if not os.path.isdir(self.places.runs):
             self.live, self.stalled = [], []
             return Signal(UNKNOWN, f"{self.places.runs} is not there")
+        ended = set(self._ended)
         self.live = [found for each in runs.run_ids(self.places) for found in self._record(each)]
+        just_ended = [each for each in self._ended if each not in ended] if self._looked else []
+        self._looked = True
         ages = {each["id"]: self._beats.age(each["id"], signs(each), at) for each in self.live}
         self._beats.forget_all_but(set(ages))
         self.stalled = [each for each, age in ages.items() if age > self.stalled_after]
         working = [each for each in self.live if each["id"] not in self.stalled]
         if working:
             return Signal(ACTIVE, ", ".join(f"{r['id']} {r['state']['state']}" for r in working))
+        if just_ended:
+            return Signal(ACTIVE, f"{', '.join(just_ended)} ended just now")
         if self.stalled:
             worst = max(ages.values())
             return Signal(IDLE, f"stalled: {', '.join(self.stalled)}: no heartbeat, {spell(worst)}")
@@ -113,9 +119,11 @@ class Leases:
 
     def __init__(self) -> None:
         self._beats = Beats()
+        self._last_end: int | None = None
 
     def read(self, at: float) -> Signal:
         leases = read_leases()
+        before, self._last_end = self._last_end, last_end()
         ages = {}
         for lease in leases:
             key = "{}-{}".format(lease["why"], lease["pid"])
@@ -124,6 +132,8 @@ class Leases:
         working = [key for key, age in ages.items() if age <= DEAD_AFTER]
         if working:
             return Signal(ACTIVE, ", ".join(working))
+        if before is not None and before != self._last_end:
+            return Signal(ACTIVE, "some work ended just now")
         return Signal(IDLE, "frozen: " + ", ".join(ages) if ages else "none")
 
 

@@ -15,6 +15,10 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUBOX_HOME", str(tmp_path / "home"))
 
 
+def leases():
+    return [name for name in os.listdir(leases_folder()) if name != ".ended"]
+
+
 def test_a_lease_lies_there_while_the_block_runs():
     with active("upload of photos"):
         with active("upload of photos"):
@@ -25,7 +29,7 @@ def test_a_lease_lies_there_while_the_block_runs():
 
 def test_a_hostile_name_stays_in_the_folder():
     with active("../../etc/$(touch PWN)\n"):
-        names = os.listdir(leases_folder())
+        names = leases()
         assert len(names) == 1 and "/" not in names[0] and "$" not in names[0]
         assert len(read_leases()) == 1
 
@@ -34,7 +38,7 @@ def test_the_lease_goes_when_the_work_fails():
     with pytest.raises(KeyError):
         with active("fetch"):
             raise KeyError("x")
-    assert os.listdir(leases_folder()) == []
+    assert leases() == []
 
 
 def test_the_lease_of_a_killed_process_is_removed():
@@ -43,6 +47,6 @@ def test_the_lease_of_a_killed_process_is_removed():
         "with a.active('build'): os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2])
-    assert len(os.listdir(leases_folder())) == 1
+    assert len(leases()) == 1
     assert read_leases() == []
-    assert os.listdir(leases_folder()) == []
+    assert leases() == []

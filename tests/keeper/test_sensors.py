@@ -292,7 +292,19 @@ def test_a_lease_counts_until_its_heartbeat_stands_still(own_home):
         assert sensor.read(100.0).state == ACTIVE
         frozen = sensor.read(200.0)  # the file's time has not moved for 200 s by our clock
         assert frozen.state == IDLE and "frozen: upload photos" in frozen.detail
-    assert sensor.read(201.0) == (IDLE, "none")
+    assert sensor.read(201.0) == (ACTIVE, "some work ended just now")
+    assert sensor.read(202.0) == (IDLE, "none")
+    with active("a short one"):
+        pass
+    assert sensor.read(203.0).state == ACTIVE  # it came and went between two looks
+
+
+def test_a_run_that_came_and_went_between_two_looks_is_seen(places):
+    sensor = Runs(places, 3600)
+    assert sensor.read(0.0) == (IDLE, "none")
+    make_run(places, RUN, "finished")
+    assert sensor.read(15.0) == (ACTIVE, f"{RUN} ended just now")
+    assert sensor.read(30.0) == (IDLE, "none")
 
 
 def test_a_hold_counts_until_it_ends(own_home):
