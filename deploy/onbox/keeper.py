@@ -104,6 +104,8 @@ class Keeper:
             self.stop.step(decision)
             return
         if self.stop is not None:
+            if decision.cause == "few":
+                return  # a look that failed is no sign of life
             self.stop.call_off(decision)
             self.stop = None
         if decision.action == REMIND:
@@ -135,7 +137,10 @@ class Keeper:
         what = "its runs are stopped" if self.armed.get("shared") else self.armed["stop"]["effect"]
         when = time.strftime("%H:%M UTC", time.gmtime(time.time() + (decision.stops_in or 0)))
         snooze = f"To keep it: fab hold 2h --host {self.box()}"
-        self.tell(title, f"{decision.reason}\nAt {when}: {what}\n{self.money()}{snooze}", decision)
+        since = time.strftime("%H:%M UTC", time.gmtime(time.time() - decision.idle_for))
+        quiet = f"No sign of life since {since}\n" if decision.idle_for else ""
+        text = f"{decision.reason}\n{quiet}At {when}: {what}\n{self.money()}{snooze}"
+        self.tell(title, text, decision)
 
     def money(self) -> str:
         if not self.rule.price_per_hour:
