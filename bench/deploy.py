@@ -12,6 +12,8 @@ import argparse
 import contextlib
 import json
 import os
+import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from bench import mnist
-from bench.relay import relay
 from bench.targets import shortfalls
 from deploy.console import Show
 from deploy.effects.link import Link
@@ -28,7 +29,7 @@ from deploy.verbs.deploy import deploy_to
 from deploy.verbs.desk import Desk
 from deploy.verbs.status import status
 from deploy.verbs.stop import stop
-from tests.sshd import Boxes
+from tests.sshd import Boxes, free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".venv-train" / "bin" / "python"
@@ -99,11 +100,28 @@ def ground(folder: Path) -> Iterator[None]:
     server = boxes.start("near", toml=TOML.replace("MNIST", str(mnist.folder())))
     os.environ["GPUBOX_CONFIG"] = str(boxes.toml)
     try:
-        with relay(server.port, LINE / 2) as port:
+        with far_line(server.port) as port:
             _make_far(boxes, server, port)
             yield
     finally:
         boxes.stop()
+
+
+@contextlib.contextmanager
+def far_line(port: int) -> Iterator[int]:
+    """A port of this machine that is LINE seconds of round trip away from `port`."""
+    outer = free_port()
+    words = [sys.executable, "-m", "bench.relay", json.dumps([[outer, port]]), str(LINE)]
+    relaying = subprocess.Popen(words, cwd=ROOT)
+    try:
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", outer), 1):
+                break
+            time.sleep(0.1)
+        yield outer
+    finally:
+        relaying.kill()
+        relaying.wait()
 
 
 def _make_far(boxes: Any, server: Any, port: int) -> None:

@@ -1,6 +1,6 @@
-"""Carries TCP ports to others with a round trip of 50 ms: a far box on this machine.
+"""Carries TCP ports to others with a round trip of 50 ms, or as long as said: a far box on this machine.
 
-python -m bench.relay "[[OUTER, INNER], …]"
+python -m bench.relay "[[OUTER, INNER], …]" [SECONDS]
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 ROUND_TRIP = 0.05  # seconds
 
 
-async def relay(pairs: list[list[int]]) -> None:
+async def relay(pairs: list[list[int]], round_trip: float = ROUND_TRIP) -> None:
     """Carries each first port to the second one, every byte half a round trip late."""
 
     async def later(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -22,7 +22,7 @@ async def relay(pairs: list[list[int]]) -> None:
         async def read() -> None:
             while True:
                 data = await reader.read(65536)
-                waiting.put_nowait((time.monotonic() + ROUND_TRIP / 2, data))
+                waiting.put_nowait((time.monotonic() + round_trip / 2, data))
                 if not data:
                     return
 
@@ -43,7 +43,7 @@ async def relay(pairs: list[list[int]]) -> None:
             reading.cancel()
 
     async def serve(port: int, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        await asyncio.sleep(ROUND_TRIP)  # the connection itself costs one
+        await asyncio.sleep(round_trip)  # the connection itself costs one
         try:
             far, there = await asyncio.open_connection("127.0.0.1", port)
             await asyncio.gather(later(near, there), later(far, back))
@@ -58,4 +58,5 @@ async def relay(pairs: list[list[int]]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(relay(json.loads(sys.argv[1])))
+    seconds = float(sys.argv[2]) if len(sys.argv) > 2 else ROUND_TRIP
+    asyncio.run(relay(json.loads(sys.argv[1]), seconds))

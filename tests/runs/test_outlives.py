@@ -148,7 +148,7 @@ def test_as_a_process_on_a_box_with_neither_engine_nor_init(boxes, tmp_path):
     assert result["state_sha256"] == left_alone["state_sha256"]
 
 
-def test_pid_of_a_program_is_stopped_by_the_box_that_goes_down(boxes, cpu_image):
+def test_a_clean_power_off_saves_and_the_run_goes_on_by_itself(boxes, cpu_image):
     """A clean power-off is a stop with a checkpoint: `interrupted`, exit 75, no work lost."""
     boxes.more = CONFIG.replace(f'"{STEPS}"', '"200000"')
     box = boxes.start("engine", toml="device = 'cpu'")
