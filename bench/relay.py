@@ -9,6 +9,7 @@ import asyncio
 import json
 import sys
 import time
+from functools import partial
 
 ROUND_TRIP = 0.05  # seconds
 
@@ -52,9 +53,18 @@ async def relay(pairs: list[list[int]], round_trip: float = ROUND_TRIP) -> None:
             pass
         back.close()
 
-    for outer, inner in pairs:
-        await asyncio.start_server(lambda r, w, p=inner: serve(p, r, w), "127.0.0.1", outer)
-    await asyncio.Event().wait()
+    alive: set[asyncio.Task[None]] = set()  # the loop itself holds tasks weakly
+
+    def taken(inner: int, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(serve(inner, near, back))
+        alive.add(task)
+        task.add_done_callback(alive.discard)
+
+    servers = [
+        await asyncio.start_server(partial(taken, inner), "127.0.0.1", outer)
+        for outer, inner in pairs
+    ]
+    await asyncio.gather(*(each.serve_forever() for each in servers))
 
 
 if __name__ == "__main__":

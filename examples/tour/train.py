@@ -19,7 +19,7 @@ import tensorflow as tf
 INPUT = os.environ.get("GPUBOX_INPUT", "/input")
 OUTPUT = Path(os.environ.get("GPUBOX_OUTPUT", "/output"))
 CHECKPOINTS = OUTPUT / "checkpoints"
-EPOCHS, INTERRUPTED = int(os.environ.get("EPOCHS", "8")), 75
+EPOCHS, INTERRUPTED = int(os.environ.get("EPOCHS", "20")), 75
 started = time.time()
 
 

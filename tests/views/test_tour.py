@@ -30,7 +30,7 @@ def test_the_tour_ends_with_a_trained_model_at_home(boxes, tensorflow, tmp_path)
     output = run / "output"
     result = json.loads((output / "result.json").read_text())
     assert result["test_accuracy"] > 0.8  # three shapes: by chance 0.33
-    assert (output / "checkpoints" / "step_00000192" / "model.keras").is_file()  # 8 × 24 batches
+    assert (output / "checkpoints" / "step_00000480" / "model.keras").is_file()  # 20 × 24 batches
     assert "val_accuracy" in (tmp_path / "gpubox-tour" / "compare.html").read_text()
     names = box.run("ls", "/data/runs").stdout.split()
     files = [box.run("cat", f"/data/runs/{name}/state.json").stdout for name in sorted(names)]
