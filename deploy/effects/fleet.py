@@ -15,7 +15,7 @@ from deploy.effects.link import Done
 from deploy.effects.target import ssh_options
 from deploy.errors import BoxUnfit, ConnectError, HostKeyError, KitError, LinkLost
 
-AT_ONCE = 32  # an ssh client takes 2 MiB
+AT_ONCE = 16  # an ssh client takes 2 to 3 MiB
 FRESH = (
     'f="$HOME/.gpubox/overview.json"; if [ -n "$(find "$f" -mmin -2 2>/dev/null)" ]; then '
     'echo @gpubox-answer; cat "$f" && echo && echo @gpubox-end; else REST; fi'

@@ -6,6 +6,7 @@ import re
 from typing import Any, NamedTuple
 
 FINISHED, NAN, GPU_MISSING, DATA, CHECKPOINT, CHANGED, INTERRUPTED = 0, 70, 69, 65, 74, 78, 75
+MEMORY, USAGE = 71, 2
 FULL = 16 << 20  # bytes; with less room than that a save can't have worked
 
 
@@ -94,11 +95,12 @@ def _failed(facts: Facts) -> Ending:
         DATA: ("data", "the data set can't be trained on"),
         CHECKPOINT: ("checkpoint", "no checkpoint can be read"),
         CHANGED: ("arguments", "the checkpoint was made with other arguments"),
+        MEMORY: ("memory", "the memory of the GPU, or of the machine, did not suffice"),
     }
     if code in known:
         kind, text = known[code]
         return Ending("failed", kind, f"{text} (exit {code}){_last(facts)}")
-    if facts.worker:
+    if facts.worker and code != USAGE:
         text = f"a worker ended ({_code(code or 0)}); all go on together from the last checkpoint"
         return Ending("interrupted", "worker", text)
     return Ending("failed", "exit-code", _code(code or 0) + _last(facts))

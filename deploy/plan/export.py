@@ -10,7 +10,7 @@ from deploy.plan.config import Config
 
 PORT = 23456  # of the workers' gRPC
 INTERRUPTED = 75  # exit code: saved, the same command goes on
-HOPELESS = (2, 65, 69, 70, 74, 78)  # the workload's exit codes that a restart does not mend
+HOPELESS = (2, 65, 69, 70, 71, 74, 78)  # the workload's exit codes that a restart does not mend
 
 
 @dataclass(frozen=True)

@@ -162,6 +162,8 @@ def test_tf_config_and_host_networking_reach_the_container():
         (70, "failed"),
         (69, "failed"),
         (78, "failed"),
+        (71, "failed"),
+        (2, "failed"),
     ],
 )
 def test_a_worker_that_lost_another_goes_on_and_one_with_bad_data_does_not(code, state):
