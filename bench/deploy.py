@@ -102,7 +102,11 @@ def ground(folder: Path) -> Iterator[None]:
     try:
         with far_line(server.port) as port:
             _make_far(boxes, server, port)
-            yield
+            try:
+                yield
+            finally:  # the keeper that the deploys armed would outlive the bench
+                with Desk(Show(machine=True), ["near"]).open("near") as box:
+                    box.call("disarm")
     finally:
         boxes.stop()
 
