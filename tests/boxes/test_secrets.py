@@ -122,7 +122,7 @@ command = ["python", "train.py"]
 code = "{laptop}/code"
 env_file = "{laptop}/secret.env"
 """
-    box = runner + 'device = "cpu"\n'
+    box = runner + 'device = "cpu"\nprovider = "onprem"\n'
     server.boxes.toml.write_text(text + box + run)
 
 
@@ -256,7 +256,25 @@ def every_verb(laptop, out):
     laptop.fab("logs", "--run", failed, code=0)
     laptop.fab("fetch", "--run", run, "--logs-only", "--to", str(out), code=0)
     laptop.fab("export", "--to", "kubernetes", "--image", "example/image:1", code=0)
-    return run, failed
+    laptop.fab("rm", "--run", failed, code=0)
+    return run, deployed(laptop)
+
+
+def deployed(laptop):
+    """The verbs around a deploy; some of them fail, which is what they are here for."""
+    found = laptop.fab("deploy", "--new", "--json", code=0)
+    run = json.loads(found.stdout)["results"][0]["id"]
+    laptop.said += [engine_says(run)]
+    laptop.fab("deploy", "--json", code=0)
+    laptop.fab("hold", "--time", "1m", "--why", "a test", code=0)
+    for verb in ("idle", "cost", "data", "unlock"):
+        laptop.fab(verb, code=0)
+    for words in (["watch", "--once"], ["down", "--dry-run"], ["gc", "--dry-run"]):
+        laptop.fab(*words)
+    laptop.fab("evaluate", "--checkpoint", "none")
+    laptop.fab("shell", "--command", "id")
+    laptop.fab("stop", "--run", run, code=0)
+    return run
 
 
 @pytest.fixture(params=["process", pytest.param("docker", marks=pytest.mark.engine)])
@@ -276,16 +294,19 @@ def test_a_runs_secret_and_an_index_password_stay_where_they_belong(
     server = sshd()
     settings(server, laptop, runner)
     pip_settings(server.home, sentinel)
-    with Watch(sentinel) as watch:
-        hands = Laptop(laptop)
-        run, failed = every_verb(hands, laptop / "fetched")
+    hands = Laptop(laptop)
+    try:
+        with Watch(sentinel) as watch:
+            run, second = every_verb(hands, laptop / "fetched")
+    finally:
+        hands.fab("idle", "--disarm")
     assert watch.looks > 20 and not watch.found
     assert sentinel not in "\n".join(hands.said)
     progress = json.loads((server.data / "runs" / run / "output/progress.json").read_text())
     assert progress["key"] == hashlib.sha256(sentinel.encode()).hexdigest()  # it did get it
     assert ('"Mounts"' in "\n".join(hands.said)) == ("docker" in runner)
     own = {laptop / "secret.env", server.home / ".config/pip/pip.conf"}
-    runs = {server.data / "runs" / each / "env" for each in (run, failed)}
+    runs = {server.data / "runs" / each / "env" for each in (run, second)}
     found = files_with(sentinel, laptop, server.folder, own_home)
     assert set(found) == own | runs
     assert {found[path] for path in runs} == {0o600}
