@@ -93,8 +93,12 @@ class SshLink:
         if shutil.which("ssh") is None or unchecked:
             return False
         child = self._system_ssh("exit 0")
-        child.stdin.close()
-        return child.wait() == 0
+        try:
+            return finish(child, b"", None, self.name).code == 0
+        except LinkLost:
+            return False
+        finally:
+            child.close()
 
     def run(self, command: str, stdin: bytes = b"", on_line: OnLine | None = None) -> Done:
         """See Link. A dead connection is opened again first; LinkLost once the command was sent."""

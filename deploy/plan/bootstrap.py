@@ -58,13 +58,11 @@ def may_be_done(step: Step, facts: Facts, box: str) -> Step:
     return step._replace(commands=(), by_hand=f"as root on {box}: {words}")
 
 
-def apt_install(*packages: str, release: str = "") -> tuple[Command, ...]:
-    """Refresh the lists, then install; `release`: take them and what they need from that suite."""
-    chosen = ("-t", release) if release else ()
+def apt_install(*packages: str) -> tuple[Command, ...]:
+    """Refresh the lists, then install; nothing that is there already is upgraded for it."""
     # by itself an update that reaches nothing ends with 0
     update = Command((*APT, *APT_OPTIONS, "-o", "APT::Update::Error-Mode=any", "update"))
-    words = (*APT, *APT_OPTIONS, "install", "--no-install-recommends", *chosen, *packages)
-    return update, Command(words)
+    return update, Command((*APT, *APT_OPTIONS, "install", "--no-install-recommends", *packages))
 
 
 def through(command: Command, proxy: str) -> Command:
@@ -103,7 +101,8 @@ def engine(facts: Facts) -> Iterator[Step]:
     source = extra_source(system["id"], system["version"], facts["apt_uris"])
     files = tuple(write_file(path, text) for path, text in source.files)
     packages = engine_packages(system["id"], system["version"], facts["packages"])
-    yield Step("engine", lacks, files + apt_install(*packages, "zstd", release=source.release))
+    chosen = (f"{each}/{source.release}" if source.release else each for each in packages)
+    yield Step("engine", lacks, files + apt_install(*chosen, "zstd"))
 
 
 def needs_packages(facts: Facts) -> bool:

@@ -33,6 +33,12 @@ def state(box):
     return box.run("sh", "-c", STATE).stdout
 
 
+def packages(box):
+    """{package: version} of all that is installed."""
+    lines = box.run("dpkg-query", "-W", "-f", "${Package} ${Version}\\n").stdout.splitlines()
+    return dict(line.split(" ", 1) for line in lines)
+
+
 @pytest.fixture(params=["Debian 13", "Debian 12"])
 def system(request, engine, monkeypatch):
     """The distribution that `boxes` then start with."""
@@ -56,7 +62,7 @@ def bookworm_image(kind):
 def test_a_bare_box_is_made_ready_and_a_second_time_nothing_changes(system, boxes):
     box = boxes.start("bare", user="dev", disks=False, toml='provider = "vm"')
     box.run("touch", "/root/before")
-    before = state(box)
+    before, versions = state(box), packages(box)
     dry = fab("bootstrap", "--host", box.name, "--dry-run")
     assert dry.returncode == 0 and "docker-compose" in dry.stdout, dry.stderr
     assert state(box) == before
@@ -68,6 +74,8 @@ def test_a_bare_box_is_made_ready_and_a_second_time_nothing_changes(system, boxe
     assert box.ssh("docker compose version --short").stdout.startswith("2.")
     assert box.ssh("touch /data/mine /input/mine").returncode == 0
 
+    now = packages(box)
+    assert {name: now[name] for name in versions} == versions  # nothing was upgraded
     ready = state(box)
     second = fab("bootstrap", "--host", box.name, "--json")
     assert second.returncode == 0, second.stderr

@@ -97,14 +97,21 @@ def test_debian_12_takes_them_from_the_next_release_of_its_own_mirror_and_nothin
     assert "URIs: http://mirror/debian\nSuites: trixie\n" in source.stdin
     assert "Pin-Priority: 100" in pin.stdin
     assert update.argv[-1] == "update"
-    assert install.argv[install.argv.index("-t") + 1] == "trixie"
+    assert "-t" not in install.argv  # that would take all that they need from there as well
+    assert installs(bare("debian", "12")) == [
+        "docker.io/trixie",
+        "docker-cli/trixie",
+        "docker-compose/trixie",
+        "docker-buildx/trixie",
+        "zstd",
+    ]
 
 
 def test_debian_12_with_compose_1_gets_a_new_one():
     found = bare("debian", "12")
     found["engine"] = {**READY["engine"], "version": "20.10.24", "compose": ""}
     assert "compose 2.20 or newer is missing" in step(found, "engine").why
-    assert "docker-compose" in installs(found)
+    assert "docker-compose/trixie" in installs(found)
 
 
 def test_an_engine_from_dockers_own_source_keeps_to_it():
