@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from typing import Any
 
 from fabric.main import program
 from fabric.tasks import Task
-from invoke import Argument, Exit
+from invoke import Argument, Exit, ParseError
 from invoke.util import helpline
 
 from deploy.plan.help import help_text
@@ -204,5 +206,22 @@ def _take_words(run: Callable[..., Any], flag: str) -> None:
     core.unparsed = words_as_flag(core.unparsed, name, flag, [*switches, "--help", "-h"])
 
 
+def _parse_with_a_hint(parse: Callable[[], None]) -> Callable[[], None]:
+    """Fabric's reading of the command line, with our exit code and the nearest verb or flag."""
+
+    def parsed() -> None:
+        try:
+            parse()
+        except ParseError as no:
+            word = next(iter(re.findall(r"'([^']+)'", str(no))), "")
+            flags = [flag for each in program.parser.contexts.values() for flag in each.flags]
+            near = difflib.get_close_matches(word, [*program.collection.task_names, *flags], n=1)
+            hint = f"did you mean {near[0]}?" if near else "`fab help` shows all verbs"
+            raise Exit(f"error: {no}\n  {hint}", code=2) from None
+
+    return parsed
+
+
+program.parse_tasks = _parse_with_a_hint(program.parse_tasks)
 HOSTS_BEFORE_THE_VERB = take_hosts_from_fabric()
 program.list_flat = show_verbs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,13 +27,18 @@ from rich.table import Table
 
 from deploy.errors import KitError
 
+# ESC [ … letter, ESC ] … BEL, and backspace
+SEQUENCES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x08")
+
 
 def plain(text: object) -> str:
-    """Text from elsewhere (names, logs) without what could drive the terminal."""
-    return "".join(
-        c if c.isprintable() or c == "\t" else f"\\x{ord(c):02x}"
-        for c in str(text).encode("utf-8", "backslashreplace").decode()
-    )
+    """Text from elsewhere (names, logs) without what could drive the terminal.
+
+    Colours and cursor movements (ECMA-48 control sequences) and backspaces, as progress bars
+    print them, are left out; any other control character is shown as its number.
+    """
+    words = SEQUENCES.sub("", str(text).encode("utf-8", "backslashreplace").decode())
+    return "".join(c if c.isprintable() or c == "\t" else f"\\x{ord(c):02x}" for c in words)
 
 
 class Show:
@@ -137,8 +143,10 @@ class Show:
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]], title: str) -> Table:
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
-    for head in heads:
-        table.add_column(head, overflow="fold")
+    # the first column is what one copies (an id, a name): never broken where it fits at all
+    whole = max((len(str(row[0])) for row in rows if row), default=0) <= 40
+    for number, head in enumerate(heads):
+        table.add_column(head, overflow="fold", no_wrap=whole and number == 0)
     for row in rows:
         table.add_row(*(escape(plain(cell)) for cell in row))
     return table

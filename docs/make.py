@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def _readable(default: str) -> str:
         for unit, size in (("h", 3600), ("m", 60), ("s", 1)):
             if seconds % size == 0:
                 return f'"{seconds // size}{unit}"'
-    return default.replace("Name('')", "''").replace("Name(", "").replace("')", "'")
+    return re.sub(r"Name\(('[^']*')\)", r"\1", default)
 
 
 def errors_page() -> str:

@@ -16,6 +16,7 @@ from .runs import (
     ENDED,
     change_state,
     claim,
+    list_runs,
     pick_run,
     read_intent,
     read_run,
@@ -85,7 +86,8 @@ def stop_run(
         if state["state"] in ENDED and read_intent(folder) is None:
             return state
         time.sleep(0.1)
-    raise Refusal("RunFailed", f"{run_id} did not stop within {wait:.0f} s", "fab stop --now")
+    hint = "fab stop --now" if grace is None else "fab shell, and see what its processes wait for"
+    raise Refusal("RunFailed", f"{run_id} did not stop within {wait:.0f} s", hint)
 
 
 def _stop_resuming(places: Places, run_id: str, folder: str, by: str) -> dict[str, Any]:
@@ -112,9 +114,22 @@ def _without_supervisor(places: Places, run_id: str, folder: str) -> None:
     time.sleep(1)
 
 
+def living_run(places: Places, name: str) -> str:
+    """The run that is meant: without a name the newest one that has not ended, if there is one."""
+    if name in ("", "last"):
+        living = [
+            each["id"]
+            for each in list_runs(places)
+            if not each.get("damaged") and each["state"]["state"] not in ENDED
+        ]
+        if living:
+            return str(living[-1])
+    return pick_run(places, name)
+
+
 def stop(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """Verb: stop one run; `grace` in seconds may be given."""
     places = find_places(request)
-    run_id = pick_run(places, request.get("run", ""))
+    run_id = living_run(places, request.get("run", ""))
     state = stop_run(places, run_id, request.get("by", "the user"), "stopped", request.get("grace"))
     return {"id": run_id, "state": state}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 
 # In the order in which a day with a rented box goes.
@@ -34,7 +35,10 @@ def help_text(verbs: Mapping[str, str]) -> str:
     lines = ["usage: fab VERB --host BOX …      fab VERB --help explains one", ""]
     for title, rows in grouped(verbs):
         lines.append(title)
-        lines += [f"  {verb:<{width}}{what}" for verb, what in rows]
+        for verb, what in rows:
+            lines += textwrap.wrap(
+                what, 80, initial_indent=f"  {verb:<{width}}", subsequent_indent=" " * (width + 2)
+            )
         lines.append("")
     return "\n".join(lines)
 

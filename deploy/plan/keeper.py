@@ -174,7 +174,8 @@ def status_line(answer: Mapping[str, Any], now: float) -> str:
     if status.get("stopping"):
         parts = [being_stopped(status["stopping"])]
     parts.append(told(decision, rule))
-    if decision["stops_in"] is not None and decision["action"] != "stop":
+    stops = answer["rule"]["stop"]["how"] != "report"
+    if stops and decision["stops_in"] is not None and decision["action"] != "stop":
         parts.append(f"stops {show_time(now + decision['stops_in'], now)}")
     if answer.get("hold") and answer["hold"]["left"] > 0:
         parts.append(f"held for {show_duration(answer['hold']['left'])}")

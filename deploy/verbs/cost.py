@@ -20,6 +20,9 @@ def cost(desk: Desk) -> list[dict[str, Any]]:
         currency = desk.box(name).currency or desk.config.currency
         if note:
             desk.show.warn(f"{name}: {note}")
+        if desk.box(name).price_per_hour is None and not total(days).cost:
+            currency = ""
+            desk.show.warn(f"{name}: no price is set (boxes.{name}.price_per_hour): hours only")
         show(desk, f"{name}, by day", "day", [*days, total(days)], currency)
         if runs:
             show(desk, f"{name}, by run", "run", runs, currency)
@@ -58,7 +61,7 @@ def show(desk: Desk, title: str, first: str, rows: Sequence[Row], currency: str)
             row.name,
             f"{row.on / 3600:.2f}",
             f"{row.idle_share * 100:.0f} %" if first == "day" else "",
-            f"{row.cost:.2f} {currency}",
+            f"{row.cost:.2f} {currency}" if currency else "–",
             bar(row, longest) if row.name != "total" else "",
         )
         for row in rows

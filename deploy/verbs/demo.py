@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deploy.errors import ImageError, RunFailed
+from deploy.errors import ImageError
 from deploy.plan.config import Config
 from deploy.verbs.deploy import deploy_to
 from deploy.verbs.desk import Desk
 from deploy.verbs.fetch import fetch
 from deploy.verbs.get import get
-from deploy.verbs.logs import follow_run
+from deploy.verbs.logs import follow_to_the_end
 
 BOX = "local"
 PROGRAMS = {"bp": "--steps 3000", "cnn": "--steps 300"}
@@ -46,12 +46,15 @@ def train(desk: Desk, model: str, arguments: str) -> dict[str, Any]:
     started = deploy_here(own, arguments)
     if desk.dry_run:
         return started
-    ended = follow_run(own, BOX, started["id"])
-    if ended["state"] != "finished":
-        raise RunFailed(f"{ended['id']} is {ended['state']}", f"fab logs --run {ended['id']}")
+    follow_to_the_end(own, BOX, started["id"])
     home = fetch(own, started["id"])[0]
     result = json.loads((Path(home["folder"]) / "output" / "result.json").read_text())
-    return {**ended, "folder": home["folder"], "test_accuracy": result["test_accuracy"]}
+    return {
+        "id": started["id"],
+        "state": "finished",
+        "folder": home["folder"],
+        "test_accuracy": result["test_accuracy"],
+    }
 
 
 def deploy_here(desk: Desk, arguments: str) -> dict[str, Any]:

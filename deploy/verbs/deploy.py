@@ -36,9 +36,9 @@ def deploy(
             done = deploy_to(desk, name, box, data, args, gpus, device, new)
         results.append({"box": name, **done})
     if follow and not desk.dry_run:
-        from deploy.verbs.logs import follow_run
+        from deploy.verbs.logs import follow_to_the_end
 
-        follow_run(desk, desk.hosts[-1], results[-1]["id"])
+        follow_to_the_end(desk, desk.hosts[-1], results[-1]["id"])
     return results
 
 
@@ -87,10 +87,14 @@ def look(desk: Desk, name: str, box: Agent) -> dict[str, Any]:
 
 def arm(desk: Desk, name: str, box: Agent, settings: Box) -> None:
     """Arm the keeper before the first costly step; this machine's own is left to `fab idle --arm`."""
-    if desk.dry_run:
-        desk.show.say(f"{name}: the keeper would be armed: {settings.idle}")
-    elif isinstance(box.link, LocalLink):
+    if isinstance(box.link, LocalLink):
         desk.show.note(f"{name}: no keeper on this machine, it is yours (fab idle --arm)")
+    elif desk.dry_run:
+        idle = settings.idle
+        desk.show.say(
+            f"{name}: arm the keeper: reminds after {show_duration(idle.remind_after)} idle, "
+            f"stops after {show_duration(idle.stop_after)}"
+        )
     else:
         say_armed(desk, name, arm_keeper(desk, box, settings))
 

@@ -84,7 +84,12 @@ class Errand:
         self._desk.show.done(f"{run}: {summary(got)}")
         state = got["begin"]["state"]
         if not errand.steps() and self._which != "none":
-            self._desk.show.warn(f"{run} has no checkpoint yet ({state['state']})")
+            yet = (
+                "has published no checkpoint"
+                if state["state"] in ENDED
+                else "has no checkpoint yet"
+            )
+            self._desk.show.warn(f"{run} {yet}; its other files are in {folder / 'output'}")
         kept = {key: got[key] for key in ("steps", "kept", "dropped", "files", "bytes")}
         return {"id": run, "folder": str(folder), "state": state["state"], **kept}
 

@@ -195,7 +195,13 @@ def say_armed(desk: Desk, name: str, armed: Mapping[str, Any]) -> None:
     provider, stop = armed["provider"], armed["stop"]
     why = "your word" if provider["told"] else ", ".join(provider["marks"]) or "no mark"
     desk.show.done(f"{name}: keeper armed ({armed['mode']}), box of: {provider['name']} ({why})")
-    desk.show.note(f"at a stop: {stop['effect']}")
+    if stop["how"] == "report" and provider["name"] == "unknown":
+        desk.show.warn(
+            f"{name}: an idle box is only reminded about, NOTHING switches it off"
+            f" ({stop['effect']}): set boxes.{name}.provider or boxes.{name}.stop.command"
+        )
+    else:
+        desk.show.note(f"at a stop: {stop['effect']}")
     for line in [*armed.get("problems", []), *armed.get("notes", [])]:
         desk.show.warn(f"{name}: {line}")
     if not armed["after_reboot"]:

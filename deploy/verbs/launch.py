@@ -49,9 +49,9 @@ def launch(
             result = launch_run(desk, box, name, dataset=dataset, begin=begin, **options)
         results.append({"box": name, **result})
     if follow and not desk.dry_run:
-        from deploy.verbs.logs import follow_run
+        from deploy.verbs.logs import follow_to_the_end
 
-        follow_run(desk, desk.hosts[-1], results[-1]["id"])
+        follow_to_the_end(desk, desk.hosts[-1], results[-1]["id"])
     return results
 
 

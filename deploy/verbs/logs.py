@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from deploy.effects.copies import copy_path, keep_copy, last_copy, write_atomically
-from deploy.errors import ConnectError, KitError, LinkLost
+from deploy.errors import ConnectError, KitError, LinkLost, RunFailed
 from deploy.plan.quantities import show_size, show_time
 from deploy.plan.run import state_line
 from deploy.verbs.desk import Desk
@@ -104,3 +104,10 @@ def follow_run(desk: Desk, name: str, run: str = "", lines: int = 100) -> dict[s
     printer.finish()
     desk.show.note(f"{answer['id']}: {state_line(answer['state'])}")
     return {"id": answer["id"], "state": answer["state"]["state"]}
+
+
+def follow_to_the_end(desk: Desk, name: str, run: str) -> None:
+    """Print until the run ends; RunFailed unless it finished, so that scripts can rely on it."""
+    ended = follow_run(desk, name, run)
+    if ended["state"] != "finished":
+        raise RunFailed(f"{run} is {ended['state']}", f"fab status --host {name} --run {run}")

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from deploy.effects.commands import run_own
+from deploy.effects.link import LocalLink
 from deploy.errors import StopFailed
 from deploy.plan.keeper import status_line
 from deploy.verbs.desk import Desk
@@ -34,7 +35,7 @@ def up(desk: Desk) -> list[dict[str, Any]]:
                 raise StopFailed(f"{name}: no SSH within {ON_SECONDS:.0f} s", "look at its console")
         with desk.open(name) as box:
             answer = box.call("idle")
-            if not answer["armed"]:
+            if not answer["armed"] and not isinstance(box.link, LocalLink):
                 say_armed(desk, name, arm_keeper(desk, box, config))
                 answer = box.call("idle")
         line = status_line(answer, time.time())

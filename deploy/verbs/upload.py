@@ -63,8 +63,16 @@ def asked_for(desk: Desk, path: str, name: str, layout: str, exclude: str) -> tu
     known = configured.get(name) or (configured.get(path) if not name else None)
     if known and known is configured.get(path):
         name, path = path, ""
-    if not path and known is None:
+    if not path and known is None and not name:
         raise UsageError("no data set was named", "fab upload FOLDER [--name NAME]")
+    if not path and known is None:  # no name of the config: a folder or an archive, then
+        if not (Path.cwd() / Path(name).expanduser()).exists():
+            names = ", ".join(configured) or "none"
+            raise UsageError(
+                f"no data set {name!r} in gpubox.toml, and no such folder or archive",
+                f"gpubox.toml knows: {names}",
+            )
+        path, name = name, ""
     wanted = known or DataSet(path)
     changes: dict[str, Any] = {"path": str(Path.cwd() / Path(path).expanduser())} if path else {}
     changes.update({"layout": layout} if layout else {})
