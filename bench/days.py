@@ -193,7 +193,7 @@ class Box:
         )
 
     def boot(self, at: float) -> None:
-        self.booted, self.samples, self.unknown, self.dead = at, [], 0, False
+        self.booted, self.samples, self.answered, self.dead = at, [], at, False
         self.before = at
         self.epoch += "b"
         self.excuses.append(at)
@@ -239,9 +239,10 @@ class Box:
         """One poll: seconds to a stop that is in sight, and the cause of one that is due."""
         signals = signals_of(self.day, self.before, at, dice)
         self.before = at
-        if self.unknown + 1 > GAP and signals["gpu"].state != UNKNOWN:
-            self.known.append(at)
-        self.unknown = self.unknown + 1 if signals["gpu"].state == UNKNOWN else 0
+        if signals["gpu"].state != UNKNOWN or any(s.state == ACTIVE for s in signals.values()):
+            if at - self.answered > GAP * self.rule.poll:
+                self.known.append(at)
+            self.answered = at
         self.samples.append(Sample(at, at + self.wall, self.epoch, signals))
         now = Moment(at, self.epoch, at - self.booted, spent)
         decision = decide(self.samples, self.rule, now)

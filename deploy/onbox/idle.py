@@ -109,7 +109,9 @@ def _idleness(looks: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
 
 def _proven(looks: Sequence[Sample], idle: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
     """The sensors have answered: the count of `stop_after` runs."""
-    idle_for = now.at - (_last_sign(looks).at if idle[0] is _since_active(looks)[0] else idle[0].at)
+    sign = _last_sign(looks)
+    follows = verdict(sign) == ACTIVE and idle[0].at - sign.at <= GAP * rule.poll
+    idle_for = now.at - (sign.at if follows else idle[0].at)
     left = rule.stop_after - idle_for
     why = told(idle[-1], IDLE)
     if len(idle) < LEAST:
