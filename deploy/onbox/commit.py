@@ -61,6 +61,7 @@ def prepare(shelf: Shelf, order: dict[str, Any], changes: Iterable[str]) -> None
         )
     sync_file_system(shelf.own)
     journal = {"schema": 1, "base": order["base"], "id": order["commit"]}
+    journal.update(packs=sorted(have.packs_to_move), plain=have.touches_plain)
     write_json(shelf.at("incoming", "commit.json"), journal)
 
 
@@ -83,15 +84,21 @@ class Arrived:
         self.packs: dict[str, int] = {}
         self.retired: set[str] = set()  # plain files that lose their path: another may take them
         self.missing: list[Entry] = []
+        self.packs_to_move: set[str] = set()
+        self.touches_plain = False  # else the commit need not look at every path again
 
     def see(self, old: Entry | None, new: Entry | None) -> None:
         if old is not None and _is_plain(old) and not _same_place(old, new):
             self.retired.add(old.sha256)
+            self.touches_plain = True
         if new is None or new == old or new.type not in (FILE, ARCHIVE):
             return
         if new.pack:
             here = new.offset + new.size <= self._pack_size(new.pack)
+            if new.pack in self.whole:
+                self.packs_to_move.add(new.pack)
         else:
+            self.touches_plain = True
             kept = self.shelf.at("old", new.sha256)
             here = new.sha256 in self.whole or _same_place(new, old) or os.path.exists(kept)
         if not here:
@@ -124,7 +131,9 @@ def roll_forward(shelf: Shelf) -> None:
         return
     fresh = shelf.at("incoming", "manifest")
     if os.path.exists(fresh):
-        _put_in_place(shelf, journal["base"], fresh)
+        _move_packs(shelf, journal["packs"])
+        if journal["plain"]:
+            _put_in_place(shelf, journal["base"], fresh)
         sync_file_system(shelf.own)
         os.rename(fresh, shelf.version(journal["id"]))
     set_current(shelf, journal["id"], sha256_of(shelf.version(journal["id"])))
@@ -144,6 +153,7 @@ def activate(request: dict[str, Any], wire: Any) -> dict[str, Any]:
             fresh = shelf.at("incoming", "manifest")
             shutil.copyfile(shelf.version(wanted), fresh)
             journal = {"schema": 1, "base": current(shelf).get("id", ""), "id": wanted}
+            journal.update(packs=[], plain=True)
             write_json(shelf.at("incoming", "commit.json"), journal)
             roll_forward(shelf)
     return {"id": wanted}
@@ -157,22 +167,24 @@ def sha256_of(path: str) -> str:
     return digest.hexdigest()
 
 
+def _move_packs(shelf: Shelf, packs: Iterable[str]) -> None:
+    whole = whole_parts(shelf)
+    for sha256 in packs:
+        if sha256 in whole:
+            os.rename(whole[sha256], shelf.pack(sha256))
+
+
 def _put_in_place(shelf: Shelf, base: str, fresh: str) -> None:
-    """Old plain files out of the way first, then packs and new plain files to their places."""
+    """Old plain files out of the way first, then the new ones to their places."""
     whole = whole_parts(shelf)
     with Tree(shelf.root, shelf.folder_mode, shelf.gid) as tree:
         for old, new in _pairs(shelf, base, fresh):
             if old is not None and _is_plain(old) and not _same_place(old, new):
                 _retire(shelf, tree, old)
-        moved: set[str] = set()
         for old, new in _pairs(shelf, base, fresh):
-            if new is None or new.type not in (FILE, ARCHIVE):
+            if new is None or not _is_plain(new):
                 continue
-            if new.pack and new.pack not in moved:
-                moved.add(new.pack)
-                if new.pack in whole and os.path.exists(whole[new.pack]):
-                    os.rename(whole[new.pack], shelf.pack(new.pack))
-            elif _is_plain(new) and (new.sha256 in whole or not _same_place(new, old)):
+            if new.sha256 in whole or not _same_place(new, old):
                 _place(shelf, tree, new, whole.get(new.sha256, ""))
 
 

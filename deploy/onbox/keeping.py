@@ -13,6 +13,7 @@ from .manifest import check_name
 from .places import Places, find_places
 from .publish import read_json, write_json
 from .refusal import Refusal
+from .repack import repack
 from .room import in_use, is_used
 from .shelf import Shelf, current, find_shelf, find_version, incoming, open_manifest, versions
 
@@ -115,7 +116,7 @@ def remove(request: dict[str, Any], wire: Any) -> dict[str, Any]:
             return _remove_all(shelf, chosen)
         for each in chosen:
             os.unlink(shelf.version(each.id))
-        return {"removed": [each.id for each in chosen], "freed": sweep(shelf)}
+        return {"removed": [each.id for each in chosen], "freed": shrink(shelf)}
 
 
 def _present(places: Places, name: str) -> Shelf:
@@ -156,7 +157,16 @@ def tidy(places: Places, shelf: Shelf, tell: Callable[..., None]) -> int:
     for id, reason in leaving:
         tell(note=f"version {id[:12]} leaves: {reason}")
         os.unlink(shelf.version(id))
-    return sweep(shelf) if leaving else 0
+    return shrink(shelf) if leaving else 0
+
+
+def shrink(shelf: Shelf) -> int:
+    """What no version needs leaves, and packs that are mostly that are written anew; bytes freed."""
+    freed = sweep(shelf)
+    saved = repack(shelf)
+    if saved:
+        sweep(shelf)
+    return freed + saved
 
 
 def sweep(shelf: Shelf) -> int:

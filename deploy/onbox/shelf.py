@@ -173,6 +173,11 @@ def state(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     if os.path.exists(shelf.at("incoming", "commit.json")):
         with locked(shelf.at("lock"), "finish an upload", wait=60):
             roll_forward(shelf)
+    if os.path.exists(shelf.at("repacking")):
+        from .repack import settle
+
+        with locked(shelf.at("lock"), "finish repacking", wait=60):
+            settle(shelf)
     if os.path.lexists(shelf.own):
         check_owner(shelf.own)
     room = disk(places.data)

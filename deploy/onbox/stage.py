@@ -21,6 +21,7 @@ from .receive import out_of_room
 from .room import block_size, make_room
 from .settled import is_settled, note_boot, publish, set_aside
 from .shelf import Shelf, current, find_shelf, find_version, open_manifest
+from .spill import PLAIN, Spill
 from .staged import Journal, Staged, alone, damage, find_staged, is_whole, point_to
 from .unpack import Damaged, Pack, write_packs
 
@@ -117,6 +118,7 @@ class Staging:
         make_room(self.places, self.staged, work.blocks - have, work.inodes, self.tell)
         try:
             self._write(work)
+            work.files.remove()
             publish(self.staged)
         except OSError as no:
             raise out_of_room(no, self.places.input) from no
@@ -127,7 +129,9 @@ class Staging:
         self.journal.remove()
 
     def _sort(self) -> Work:
-        work = Work(block_size(self.places.input))
+        spill = Spill(self.staged.path + ".index")
+        spill.remove()  # of an attempt that was killed
+        work = Work(block_size(self.places.input), spill)
         with open_manifest(self.shelf, self.staged.version) as (header, entries):
             work.zip_names = header.zip_names
             for entry in entries:
@@ -139,25 +143,27 @@ class Staging:
         for folder in work.folders:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(os.path.join(root, folder.path), folder.mode | 0o700)
-        packs = [
-            Pack(self.shelf.pack(sha), sorted(each, key=lambda entry: entry.offset))
-            for sha, each in work.packs.items()
-            if not self.journal.has(sha)
-        ]
-        for pack in packs:
-            self.journal.clear(root, pack.entries)
-        write_packs(packs, root, self._pack_done)
+        write_packs(self._packs(work), root, self._pack_done)
         link = self._on_one_disk()
         is_current = current(self.shelf).get("id") == self.staged.version
-        plain = [self._plain(each, is_current) for each in work.plain]
-        plain = [each for each in plain if not self._is_here(each.entry)]
-        self.journal.clear(root, [each.entry for each in plain])
-        copy_plain(plain, root, self._plain_done, link)
+        for entries in work.files.slices(PLAIN):
+            wanted = [each for each in entries if not self._is_here(each)]
+            self.journal.clear(root, wanted)
+            plain = [self._plain(each, is_current) for each in wanted]
+            copy_plain(plain, root, self._plain_done, link)
         for each in work.links:
             with contextlib.suppress(FileExistsError):
                 os.symlink(each.target, os.path.join(root, each.path))
         for each in work.archives:
             self._unpack(self._plain(each, is_current), work.zip_names)
+
+    def _packs(self, work: Work) -> Iterator[Pack]:
+        """What is wanted of each pack, one at a time: read ahead, but never all in memory."""
+        for sha256 in work.files.names():
+            if sha256 != PLAIN and not self.journal.has(sha256):
+                entries = [each for part in work.files.slices(sha256) for each in part]
+                self.journal.clear(self.staged.part, entries)
+                yield Pack(self.shelf.pack(sha256), sorted(entries, key=lambda each: each.offset))
 
     def _unpack(self, archive: Plain, zip_names: str) -> None:
         """An archive's members are not resumed: an attempt that ended early is removed first."""
@@ -230,9 +236,8 @@ def bytes_in(folder: str) -> int:
 class Work:
     """A manifest's entries by what has to be done with them, and the room that they take."""
 
-    def __init__(self, block: int) -> None:
-        self.packs: dict[str, list[Entry]] = {}
-        self.plain: list[Entry] = []
+    def __init__(self, block: int, files: Spill) -> None:
+        self.files = files
         self.folders: list[Entry] = []
         self.links: list[Entry] = []
         self.archives: list[Entry] = []
@@ -251,7 +256,5 @@ class Work:
             self.links.append(entry)
         elif entry.type == ARCHIVE:
             self.archives.append(entry)
-        elif entry.pack:
-            self.packs.setdefault(entry.pack, []).append(entry)
         else:
-            self.plain.append(entry)
+            self.files.add(entry.pack or PLAIN, entry)

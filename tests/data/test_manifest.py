@@ -27,6 +27,7 @@ from deploy.onbox.manifest import (
     side_by_side,
 )
 from deploy.onbox.reading import spread
+from deploy.onbox.spill import Spill
 from deploy.plan.transfer import (
     PACK_AT_LEAST,
     PACK_AT_MOST,
@@ -290,3 +291,15 @@ def test_readers_are_spread_over_folders_from_first_to_last():
     order = spread([f"a/{i}" for i in range(6)] + ["b/0", "b/1", "c/0"])
     assert sorted(order) == sorted([f"a/{i}" for i in range(6)] + ["b/0", "b/1", "c/0"])
     assert [path[0] for path in order] == list("aabacaaba")
+
+
+def test_heaps_that_outgrow_the_memory_come_back_in_order(tmp_path):
+    heaps = Spill(str(tmp_path / "index"), in_memory=7)
+    entries = [Entry(f"{i:03}", FILE, sha256="0" * 64) for i in range(50)]
+    for i, each in enumerate(entries):
+        heaps.add("ab"[i % 2], each)
+    assert heaps.names() == ["a", "b"]
+    assert [each for part in heaps.slices("a") for each in part] == entries[::2]
+    assert all(len(part) <= 7 for part in heaps.slices("b"))
+    heaps.remove()
+    assert not (tmp_path / "index").exists()

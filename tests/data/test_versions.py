@@ -3,12 +3,14 @@
 import os
 import random
 import shutil
+import tarfile
 import threading
 
 import pytest
 
 from deploy.errors import Busy, NoSuchRun, UsageError
 from deploy.onbox.keeping import Version, superfluous
+from deploy.onbox.repack import is_wasteful
 from deploy.verbs.data import data
 from tests.data.conftest import small_files, tree_of
 
@@ -177,3 +179,32 @@ def test_a_folder_that_someone_else_put_there_is_staged_as_it_is(box, tmp_path):
     again = box.stage("theirs")
     assert not again["already"] and again["version"] != first["version"]
     assert tree_of(again["link"]) == tree_of(box.data / "theirs")
+
+
+@pytest.mark.parametrize(
+    "wanted, size, wasteful", [(71, 100, False), (69, 100, True), (0, 0, False)]
+)
+def test_when_a_pack_is_written_anew(wanted, size, wasteful):
+    assert is_wasteful(wanted, size) is wasteful
+
+
+def test_a_pack_that_is_mostly_waste_is_written_anew(box, tmp_path):
+    source = tmp_path / "set"
+    small_files(source, 400)
+    box.upload(source)
+    first = next((box.data / "set" / ".gpubox" / "packs").iterdir())
+    for turn in range(4):  # the first version leaves after the third
+        for each in sorted(source.rglob("*.png"))[turn : 360 + turn]:
+            each.write_bytes(random.Random(turn).randbytes(1000) + each.name.encode())
+        box.upload(source)
+    packs = {
+        each: each.stat().st_size for each in (box.data / "set" / ".gpubox" / "packs").iterdir()
+    }
+    assert first not in packs
+    for pack in packs:
+        with tarfile.open(pack) as tar:
+            assert tar.getmembers()
+    assert do(box, "check")["damaged"] == []
+    assert tree_of(box.stage()["path"]) == tree_of(source)
+    (source / "new").write_bytes(b"x")  # the laptop finds its way in the manifest as it is now
+    assert box.upload(source)["sent_files"] == 1
