@@ -7,7 +7,8 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,39 +68,45 @@ def replace(path: Path, lines: Iterable[str]) -> None:
         fresh.unlink(missing_ok=True)
 
 
+@dataclass
+class Pathless:
+    """Contents on the box that have no path here any more, and the sizes of files that are new here."""
+
+    contents: dict[str, Entry] = field(default_factory=dict)  # by checksum
+    new_sizes: set[int] = field(default_factory=set)
+
+    def see(self, old: Entry | None, new: Found | None) -> None:
+        if new is None and old is not None:
+            if old.type == FILE and old.size and len(self.contents) < MOST_MOVED:
+                self.contents[old.sha256] = old
+        elif new is not None and old is None and new.type == FILE and not new.sha256:
+            self.new_sizes.add(new.size)
+
+    def sizes(self) -> set[int]:
+        """Of new files that may be such contents under another path."""
+        return self.new_sizes & {each.size for each in self.contents.values()}
+
+
 def hash_what_may_be_there(
-    root: str, found: Iterable[Found], base: Iterable[Entry], told: Callable[[str], None]
+    root: str, found: Iterable[Found], base: Iterable[Entry], pathless: Pathless
 ) -> Iterator[Found]:
     """Hash files of which the box has one of the same path and size: they may be the same."""
     for old, new in side_by_side(base, found):
+        pathless.see(old, new)
         if new is None:
             continue
         alike = old is not None and (old.type, old.size) == (new.type, new.size)
         if alike and not new.sha256 and new.type not in (FOLDER, LINK):
-            told(new.path)
             new = new._replace(sha256=sha256_of(root, new))
         yield new
 
 
-def hash_what_may_have_moved(
-    root: str, found: Iterable[Found], gone: dict[str, Entry], told: Callable[[str], None]
-) -> Iterator[Found]:
+def hash_what_may_have_moved(root: str, found: Iterable[Found], sizes: set[int]) -> Iterator[Found]:
     """Hash new files that are as large as one that lost its path: they may be that one."""
-    sizes = {each.size for each in gone.values()}
     for each in found:
         if each.type == FILE and not each.sha256 and each.size in sizes:
-            told(each.path)
             each = each._replace(sha256=sha256_of(root, each))
         yield each
-
-
-def contents_gone(found: Iterable[Found], base: Iterable[Entry]) -> dict[str, Entry]:
-    """Checksum → entry of the box's files that have no path here any more."""
-    gone: dict[str, Entry] = {}
-    for old, new in side_by_side(base, found):
-        if new is None and old.type == FILE and old.size and len(gone) < MOST_MOVED:
-            gone[old.sha256] = old
-    return gone
 
 
 class Base:

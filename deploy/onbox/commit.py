@@ -91,12 +91,16 @@ class Arrived:
         if old is not None and _is_plain(old) and not _same_place(old, new):
             self.retired.add(old.sha256)
             self.touches_plain = True
-        if new is None or new == old or new.type not in (FILE, ARCHIVE):
+        if new is None or new.type not in (FILE, ARCHIVE):
+            return
+        if new.pack in self.whole:  # also where only a damaged one is replaced
+            self.packs_to_move.add(new.pack)
+        elif new.sha256 in self.whole and not new.pack:
+            self.touches_plain = True
+        if new == old:
             return
         if new.pack:
             here = new.offset + new.size <= self._pack_size(new.pack)
-            if new.pack in self.whole:
-                self.packs_to_move.add(new.pack)
         else:
             self.touches_plain = True
             kept = self.shelf.at("old", new.sha256)

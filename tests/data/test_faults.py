@@ -298,9 +298,9 @@ def test_too_few_inodes_on_the_data_disk_is_said_beforehand(tight, tmp_path):
 
 @pytest.mark.slow
 def test_a_disk_that_fills_up_meanwhile_leaves_nothing_half_made(tight, tmp_path, monkeypatch):
-    from deploy.verbs import upload
+    from deploy.verbs import uploading
 
-    monkeypatch.setattr(upload, "must_fit", lambda *words: None)
+    monkeypatch.setattr(uploading, "must_fit", lambda *words: None)
     disk = tight("size=20m")
     box = boxed(tmp_path, data=disk)
     (tmp_path / "set").mkdir()
