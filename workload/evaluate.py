@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workload import checkpoint, data, device
+from workload.errors import DataError
 from workload.folders import folders
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def evaluate(folder: Path, as_json: bool, device_choice: str = "auto") -> int:
     )
     dataset = data.load(folders().input, arguments.classes, arguments.image_size)
     if list(dataset.image_shape) != meta["image_shape"] or dataset.classes > meta["classes"]:
-        raise data.DataError(
+        raise DataError(
             f"{folders().input}: images of {dataset.image_shape} in {dataset.classes} classes, "
             f"but {folder} was trained on {tuple(meta['image_shape'])} in {meta['classes']}"
         )

@@ -82,8 +82,8 @@ def load(root: Path, classes: int, size: int, scratch: Path | None) -> Dataset:
     """Decodes every picture once, by tf.data, to bytes of one size (see `look` for errors)."""
     found = look(root, classes)
     shape = _shape(found.train[0][0], size)
-    parts = [_decode(each, shape, scratch) for each in (found.train, found.test)]
-    return Dataset(*parts, len(found.names), found.names)
+    train, test = (_decode(each, shape, scratch) for each in (found.train, found.test))
+    return Dataset(train, test, len(found.names), found.names)
 
 
 def _shape(first: Path, size: int) -> tuple[int, int, int]:

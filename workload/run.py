@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workload import checkpoint, data, device, flags, order, results
-from workload.errors import ChangedArguments, Interrupted
+from workload.errors import ChangedArguments, DataError, Interrupted
 from workload.folders import Folders
 from workload.progress import Metrics, Progress
 from workload.saver import Saver
@@ -183,7 +183,7 @@ def split(arguments: argparse.Namespace, count: int) -> tuple[np.ndarray, np.nda
     else:
         rows = order.hold_out_first(count, int(arguments.validation))
     if len(rows[0]) < 1:
-        raise data.DataError(
+        raise DataError(
             f"--validation {arguments.validation:g} leaves none of {count} images for training"
         )
     return rows

@@ -102,7 +102,9 @@ def failures_in_words(run: Run) -> Iterator[None]:
 def next_stop(step: int, arguments: argparse.Namespace) -> int:
     """The next step at which there is something to measure or to save."""
     periods = (arguments.log_every, arguments.validate_every, arguments.save_every)
-    return min([arguments.steps] + [step - step % n + n for n in periods if n])
+    last: int = arguments.steps
+    stops: list[int] = [step - step % n + n for n in periods if n]
+    return min([last, *stops])
 
 
 def report_and_save(run: Run, stop: Stop) -> None:
