@@ -74,6 +74,7 @@ def killed_again_and_again(folder, data, program, found):
 
 @pytest.mark.tensorflow
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # half a minute on a quiet machine; a loaded disk syncs slowly
 def test_twenty_kills_change_no_bit(tmp_path, small_set):
     found = {}
     threads = [
