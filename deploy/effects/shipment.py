@@ -27,13 +27,14 @@ class Unfit(Exception):
 
 
 def saved_frames(
-    tag: str, image: Mapping[str, Any], wanted: Mapping[str, int], told: Told
+    tag: str, image: Mapping[str, Any], wanted: Mapping[str, int], told: Told, level: int = 1
 ) -> Iterator[bytes]:
     """`docker save` as frames for the box's `load_layers` (deploy/onbox/shipment.py has the format).
 
     image   {id, layers} as `docker inspect` gives them
     wanted  {layer: chunks to leave out} for those that travel
     told    called with the bytes of the image that are done with
+    level   zlib's, 0 to 9
     Unfit where an engine saves in another form, before the last frame.
     """
     saving = subprocess.Popen(
@@ -41,7 +42,7 @@ def saved_frames(
     )
     assert saving.stdout is not None
     try:
-        yield from _frames(saving.stdout, image, wanted, told)
+        yield from _frames(saving.stdout, image, wanted, told, level)
         yield _frame({"file": "manifest.json"}, _manifest(tag, image))
         yield _frame({"end": True}, b"")
     finally:
@@ -51,7 +52,11 @@ def saved_frames(
 
 
 def _frames(
-    source: IO[bytes], image: Mapping[str, Any], wanted: Mapping[str, int], told: Told
+    source: IO[bytes],
+    image: Mapping[str, Any],
+    wanted: Mapping[str, int],
+    told: Told,
+    level: int,
 ) -> Iterator[bytes]:
     """The wanted layers and the image's config, until all have come."""
     left = {*wanted, image["id"]}
@@ -63,7 +68,7 @@ def _frames(
                 if content is None:
                     continue
                 if digest in wanted:
-                    yield from _chunks(content, digest, member.size, wanted[digest], told)
+                    yield from _chunks(content, digest, member.size, wanted[digest], told, level)
                 elif digest == image["id"]:
                     yield _frame({"file": member.name}, content.read())
                 elif digest in image["layers"]:
@@ -84,7 +89,9 @@ def _manifest(tag: str, image: Mapping[str, Any]) -> bytes:
     return json.dumps([{"Config": config, "RepoTags": [name], "Layers": blobs}]).encode()
 
 
-def _chunks(content: IO[bytes], layer: str, size: int, skip: int, told: Told) -> Iterator[bytes]:
+def _chunks(
+    content: IO[bytes], layer: str, size: int, skip: int, told: Told, level: int
+) -> Iterator[bytes]:
     """The layer's chunks from `skip` on, compressed on all processors, in order."""
     yield _frame({"layer": layer, "size": size}, b"")
     waiting: deque[tuple[dict[str, Any], Future[bytes]]] = deque()
@@ -96,7 +103,7 @@ def _chunks(content: IO[bytes], layer: str, size: int, skip: int, told: Told) ->
             if number < skip:
                 continue
             head = {"layer": layer, "size": size, "chunk": number}
-            waiting.append((head, pool.submit(zlib.compress, block, 1)))
+            waiting.append((head, pool.submit(zlib.compress, block, level)))
             if len(waiting) > workers:
                 head, packed = waiting.popleft()
                 yield _frame(head, packed.result())

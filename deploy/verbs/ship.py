@@ -17,7 +17,7 @@ from deploy.plan.config import Box
 from deploy.plan.deploy import IMAGES
 from deploy.plan.image import BASE, by_the_better_line, must_be_there, plan_image
 from deploy.plan.quantities import show_size
-from deploy.plan.shipment import known_layers, plan_shipment, why_these
+from deploy.plan.shipment import deflate_level, known_layers, plan_shipment, why_these
 from deploy.verbs.desk import Desk
 
 TRIAL = 1 << 20  # bytes
@@ -86,10 +86,13 @@ def layers_known(box: Agent, tag: str) -> int:
 
 
 def line_rate(box: Agent) -> float:
-    """Bytes per second to the box, by TRIAL bytes that it throws away."""
-    began = time.monotonic()
-    box.link.run("exec cat >/dev/null", os.urandom(TRIAL))
-    return TRIAL / max(time.monotonic() - began, 1e-6)
+    """Bytes per second to the box: TRIAL bytes that it throws away, less the time of none."""
+    times = []
+    for size in (0, TRIAL):
+        began = time.monotonic()
+        box.link.run("exec cat >/dev/null", os.urandom(size))
+        times.append(time.monotonic() - began)
+    return TRIAL / max(times[1] - times[0], 1e-6)
 
 
 def build_there(desk: Desk, box: Agent, device: str, tag: str, inputs: str, why: str) -> str:
@@ -158,6 +161,7 @@ def send_layers(
     wanted = plan_shipment(layers, theirs, spooled)
     name = box.link.name
     desk.show.step(f"{tag}: sending {why_these(layers, wanted)} to {name}")
+    level = deflate_level(line_rate(box))
     faults: list[Exception] = []  # of the thread that feeds: the stream then ends unfinished
     sent = 0
     with desk.show.progress(tag, here["size"]) as bar:
@@ -165,7 +169,7 @@ def send_layers(
         def frames() -> Iterator[bytes]:
             nonlocal sent
             try:
-                for block in saved_frames(tag, here, wanted, bar.advance):
+                for block in saved_frames(tag, here, wanted, bar.advance, level):
                     sent += len(block)
                     yield block
             except (Unfit, KitError, OSError) as no:

@@ -14,6 +14,7 @@ from tests.box.box import Boxes, docker
 pytestmark = [pytest.mark.engine, pytest.mark.box, pytest.mark.slow, pytest.mark.timeout(1200)]
 TAG = "gpubox-test/ship:latest"
 NEXT = "gpubox-test/ship:next"
+REAL_RATE = ship.line_rate
 
 
 def build(tag, *layers):
@@ -49,6 +50,7 @@ def machine(engine, tmp_path_factory):
 def box(machine, monkeypatch):
     """The module's one box, without any image and without what earlier tries have left."""
     monkeypatch.setenv("GPUBOX_CONFIG", str(machine.boxes.toml))
+    monkeypatch.setattr(ship, "line_rate", lambda box: 1e6)  # a slow line, unless the test says
     machine.run("sh", "-c", "docker system prune --all --force; rm -rf /root/.gpubox/layers")
     return machine
 
@@ -153,6 +155,19 @@ def test_an_engine_that_saves_otherwise_sends_the_whole(box, images, monkeypatch
 
     monkeypatch.setattr(ship, "saved_frames", unfit)
     assert send(box, TAG, here) == here["id"] == id_on(box, TAG)
+
+
+def test_on_a_fast_line_layers_travel_as_they_are(box, images, monkeypatch):
+    here = images[0]
+    monkeypatch.setattr(ship, "line_rate", lambda box: 1e9)
+    sent = sizes(monkeypatch)
+    assert send(box, TAG, here) == here["id"] == id_on(box, TAG)
+    assert sent[0] > 0.95 * here["size"]
+
+
+def test_the_rate_of_a_line_is_tried_for_real(box):
+    with box.desk().open(box.name) as agent:
+        assert 1e4 < REAL_RATE(agent) < 1e12
 
 
 def test_another_architecture_is_refused_before_anything_travels(box, images, monkeypatch):

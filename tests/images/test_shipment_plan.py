@@ -3,7 +3,7 @@
 import pytest
 
 from deploy.plan.image import Bring, by_the_better_line
-from deploy.plan.shipment import known_layers, plan_shipment, why_these
+from deploy.plan.shipment import deflate_level, known_layers, plan_shipment, why_these
 
 A, B, C, D = ("sha256:" + letter * 64 for letter in "abcd")
 
@@ -59,3 +59,7 @@ def test_a_first_image_is_built_there_where_this_line_is_slow(bring, device, kno
     chosen = by_the_better_line(bring, device, known, rate)
     assert chosen.action == action
     assert chosen is bring or "min" in chosen.why
+
+
+def test_a_slow_line_gets_deflated_layers_and_a_fast_one_gets_them_as_they_are():
+    assert deflate_level(HOME) == 1 and deflate_level(LAB) == 0
