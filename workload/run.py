@@ -117,34 +117,24 @@ def prepare(
 ) -> Run:
     """Loads data, device, program and checkpoint; everything that can be wrong is found here."""
     early = None if data.is_pictures(where.input) else load_data(arguments, where)
-    arguments.intra_threads = arguments.intra_threads or device.cores()
-    arguments.inter_threads = arguments.inter_threads or 2
-    used = device.open_device(
-        arguments.device,
-        arguments.intra_threads,
-        arguments.inter_threads,
-        arguments.deterministic,
-        arguments.xla,
-    )
+    used = open_device(arguments)
     progress.phase("starting", device=used["kind"])
     group = team(arguments, used["count"] if used["kind"] == "gpu" else 0)
     dataset = early or load_data(arguments, where)  # pictures are decoded by TensorFlow
     rows = split(arguments, len(dataset.train.labels))
     progress.say(data.summary(dataset))
     progress.say(f"training on {used['kind'].upper()}: {', '.join(used['names'])}")
+    same_kind(dataset, meta, where)
     from workload.board import Board
     from workload.feed import feed
     from workload.loop import Loop
 
     epoch = len(rows[0]) / arguments.batch
     loop = Loop(arguments, dataset.image_shape, dataset.classes, epoch, group.strategy)
-    step = 0
     if found:
-        tensors, meta = checkpoint.read(found)
-        loop.restore(tensors)
-        step = meta["step"]
+        loop.restore(checkpoint.read(found)[0])
         progress.say(f"resumed from {found.name}")
-    step = group.same_everywhere(loop, step)
+    step = group.same_everywhere(loop, meta.get("step", 0))
     progress.state.update(step=step, checkpoint_step=step or None)
     metrics = Metrics(where.output / "metrics.jsonl", step)
     saver = Saver(where.checkpoints, where.scratch, arguments.keep_last, arguments.keep_every)
@@ -169,6 +159,30 @@ def prepare(
     )
     run.trained_seconds = metrics.rows[-1]["seconds"] if metrics.rows else 0.0
     return run
+
+
+def open_device(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Opens the device that the arguments ask for, with their threads made definite."""
+    arguments.intra_threads = arguments.intra_threads or device.cores()
+    arguments.inter_threads = arguments.inter_threads or 2
+    return device.open_device(
+        arguments.device,
+        arguments.intra_threads,
+        arguments.inter_threads,
+        arguments.deterministic,
+        arguments.xla,
+    )
+
+
+def same_kind(dataset: data.Dataset, meta: dict[str, Any], where: Folders) -> None:
+    """Raises ChangedArguments where the checkpoint was trained on images of another kind."""
+    now = list(dataset.image_shape), dataset.classes
+    if meta and (meta["image_shape"], meta["classes"]) != now:
+        raise ChangedArguments(
+            f"{where.input}: images of {now[0]} in {now[1]} classes, but {where.checkpoints} was "
+            f"trained on {meta['image_shape']} in {meta['classes']}; take that data set, or "
+            "another output folder"
+        )
 
 
 def load_data(arguments: argparse.Namespace, where: Folders) -> data.Dataset:

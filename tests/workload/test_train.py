@@ -77,6 +77,13 @@ def test_other_arguments_are_refused_by_name(workload):
     assert code == errors.CHANGED and "the model was bp, is cnn" in err[0]
 
 
+def test_images_of_another_kind_are_refused_on_resume(workload):
+    assert workload(*BP, "--steps", 20)[0] == 0
+    write_set(workload.data, np.zeros((600, 9, 9), np.uint8), np.arange(600, dtype=np.uint8) % 4)
+    code, _, err = workload(*BP, "--steps", 40)
+    assert code == errors.CHANGED and "images of [9, 9, 1] in 4 classes" in err[0]
+
+
 def test_threads_are_taken_from_the_checkpoint(workload):
     assert workload(*BP, "--steps", 20, "--intra-threads", 1)[0] == 0
     assert workload(*BP, "--steps", 40)[0] == 0
