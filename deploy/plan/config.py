@@ -88,7 +88,6 @@ class RunRule:
     command: tuple[str, ...] = ("python", "-m", "workload", "cnn")
     args: tuple[str, ...] = ()
     code: str = ""  # the user's own program folder, mounted read-only at /code
-    requirements: str = ""  # the user's own pip requirements, a layer of its own
     image: str = ""  # an image of the user's own instead of ours
     gpus: str = "all"  # a count, "all", or indexes such as "0,2"
     workers: tuple[str, ...] = ()
