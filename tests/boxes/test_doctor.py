@@ -63,7 +63,7 @@ case "$*" in
 *) echo "GPU-1, NVIDIA A100, 81920, 550.54.15" ;;
 esac
 """
-HOOK = Path(__file__).resolve().parents[1] / "images" / "nvidia-container-runtime-hook"
+HOOK = Path(__file__).resolve().parents[1] / "fakes" / "nvidia-container-runtime-hook"
 
 
 @pytest.mark.engine
