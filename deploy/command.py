@@ -20,8 +20,11 @@ from invoke.util import helpline
 from deploy.plan.help import help_text
 from deploy.plan.words import words_as_flag
 
-# Verbs that look at all their boxes at once, or at none
-TOGETHER = ("status", "watch", "cost", "compare", "demo", "get", "names", "completion", "export")
+# Verbs that look at all their boxes at once, at none, or refuse more than one
+ALL_AT_ONCE = ("status", "watch", "cost")
+AT_NONE = ("compare", "demo", "get", "names", "completion", "export")
+ONE_ONLY = ("tensorboard", "notebook", "shell", "forward")
+TOGETHER = (*ALL_AT_ONCE, *AT_NONE, *ONE_ONLY)
 
 HELP = {
     "host": "the box to work on: a name in gpubox.toml or in ~/.ssh/config",

@@ -59,8 +59,7 @@ command = ["python", "train.py"]
     assert all("/home/dev/gpubox/data/runs/" in each["folder"] for each in started)
     assert started[0]["version"] == started[1]["version"], "a version is named by its content"
 
-    states = fab("status", "--hosts", "one,two", "--json")
-    assert [each["runs"][0]["state"]["state"] for each in states] == ["running", "running"]
+    assert states_of("one", "two") == ["running", "running"]
 
     for home in fab("fetch", "-H", "one,two", "--to", str(tmp_path / "home"), "--json"):
         checkpoint = tmp_path / "home" / home["id"] / "output/checkpoints/step_00000001"
@@ -68,8 +67,13 @@ command = ["python", "train.py"]
         assert json.loads((checkpoint / "seen.json").read_text())[0] == "00.png"
 
     fab("stop", "-H", "one,two")
-    states = fab("status", "-H", "one,two", "--json")
-    assert [each["runs"][0]["state"]["state"] for each in states] == ["stopped", "stopped"]
+    assert states_of("one", "two") == ["stopped", "stopped"]
+
+
+def states_of(*names):
+    return [
+        fab("status", "--host", name, "--json")[0]["runs"][0]["state"]["state"] for name in names
+    ]
 
 
 def test_a_box_that_does_not_answer_hinders_no_other_and_is_an_error(boxes):
