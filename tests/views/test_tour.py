@@ -33,6 +33,6 @@ def test_the_tour_ends_with_a_trained_model_at_home(boxes, tensorflow, tmp_path)
     assert (output / "checkpoints" / "step_00000480" / "model.keras").is_file()  # 20 × 24 batches
     assert "val_accuracy" in (tmp_path / "gpubox-tour" / "compare.html").read_text()
     names = box.run("ls", "/data/runs").stdout.split()
-    files = [box.run("cat", f"/data/runs/{name}/state.json").stdout for name in sorted(names)]
-    states = [json.loads(text)["state"] for text in files]
-    assert states[0] == "finished" and states[1] in ("stopped", "finished")
+    files = [box.run("cat", f"/data/runs/{name}/state.json").stdout for name in names]
+    states = sorted(json.loads(text)["state"] for text in files)  # ids of one minute have no order
+    assert states in (["finished", "stopped"], ["finished", "finished"])
