@@ -19,6 +19,7 @@ from .process_runner import cache_of, scratch_of
 from .publish import atomic_file
 from .refusal import Refusal
 
+MEMORY_PERIOD = 0.03  # seconds; a look is one read of a small file
 ENGINE_PATIENCE = 600.0  # seconds that a dead engine may take to come back
 
 
@@ -174,6 +175,12 @@ class DockerRunner:
         if found and found["State"]["Pid"]:
             self._memory.follow(own_cgroup(found["State"]["Pid"]))
         threading.Thread(target=self._follow, daemon=True).start()
+        threading.Thread(target=self._watch_memory, daemon=True).start()
+
+    def _watch_memory(self) -> None:
+        """Often, since the counter goes with the container, some 50 ms after its program."""
+        while not self._ended.wait(MEMORY_PERIOD):
+            self._memory.look()
 
     def _follow(self) -> None:
         """Copy output until the container has ended, over deaths of the engine."""
@@ -229,7 +236,6 @@ class DockerRunner:
     def poll(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while True:
-            self._memory.look()
             left = deadline - time.monotonic()
             if self._ended.wait(max(0.0, min(0.5, left))):
                 return True
