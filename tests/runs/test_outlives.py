@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FAB = Path(sys.executable).parent / "fab"
-STEPS = "6000"
+STEPS = "20000"  # long enough that a quick machine does not finish before the plug is pulled
 CONFIG = f"""
 [data.mnist]
 path = "~/.gpubox/sets/mnist"
