@@ -48,6 +48,10 @@ class BoxUnfit(KitError):
     meaning = "the box lacks something the kit needs (Python, a folder, a program)"
 
 
+class KilledThere(BoxUnfit):
+    """Our program on the box was killed in the middle: its memory is full, or somebody did it."""
+
+
 class EngineError(KitError):
     exit_code = 21
     meaning = "the container engine is missing, stopped, too old or refused"

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from deploy.effects.bundle import onbox_bundle
 from deploy.effects.link import Done, Link, Stream
-from deploy.errors import BoxUnfit, LinkLost, error_named
+from deploy.errors import BoxUnfit, KilledThere, LinkLost, error_named
 from deploy.onbox.wire import BULK, EVENT, find_answer
 
 OnEvent = Callable[[dict[str, Any]], None]
@@ -111,14 +111,18 @@ def read_answer(name: str, verb: str, done: Done) -> dict[str, Any]:
     return dict(answer["ok"])
 
 
+# ssh's own code for a lost link, and how a program ends that a closing session or a shutdown ends
+GOING_DOWN = (255, -1, -15, 143, 129)
+
+
 def _no_answer(name: str, verb: str, done: Done) -> Exception:
     if done.code == NO_PYTHON:
         hint = f"install it there: fab bootstrap --host {name}"
         return BoxUnfit(f"{name}: no Python 3.8 or newer", hint)
-    if done.code == 255:
+    if done.code in GOING_DOWN:
         return LinkLost(f"{name}: the connection died during {verb}", "the same command goes on")
     if done.code in (-9, 137):
-        return BoxUnfit(
+        return KilledThere(
             f"{name}: {verb} was killed on the box", "is its memory full? fab doctor says"
         )
     return BoxUnfit(f"{name}: {verb} ended with {done.code}: {_tail(done.stderr)}", "fab doctor")

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from deploy.effects.copies import copy_path, keep_copy, last_copy, write_atomically
-from deploy.errors import ConnectError, KitError, LinkLost, RunFailed
+from deploy.errors import ConnectError, KilledThere, KitError, LinkLost, RunFailed
 from deploy.plan.quantities import show_size, show_time
 from deploy.plan.run import state_line
 from deploy.verbs.desk import Desk
@@ -94,7 +94,7 @@ def follow_run(desk: Desk, name: str, run: str = "", lines: int = 100) -> dict[s
                 }
                 answer = box.call("logs", printer.take, **request)
             break
-        except (ConnectError, LinkLost) as no:
+        except (ConnectError, LinkLost, KilledThere) as no:
             if not reached_once:
                 raise
             failures = 0 if printer.next > reached else failures + 1
