@@ -122,7 +122,7 @@ def test_in_a_container_over_link_engine_supervisor_and_power(boxes, cpu_image, 
 def test_as_a_process_on_a_box_with_neither_engine_nor_init(boxes, tmp_path):
     python = ROOT / ".venv-train"
     if not (python / "bin" / "python").exists():
-        pytest.skip("no .venv-train: make venv-train")
+        pytest.skip("no .venv-train: make test makes it")
     # The environment is bound in with all that it links to, under the same paths.
     real, home = python.resolve(), Path(os.path.realpath(python / "bin" / "python")).parents[1]
     mounts = [word for each in (real, home) for word in ("--volume", f"{each}:{each}:ro")]

@@ -26,7 +26,7 @@ def python():
     """A Python with TensorFlow: `make venv-train` makes it."""
     found = root() / ".venv-train" / "bin" / "python"
     if not found.exists():
-        pytest.skip("no .venv-train: make venv-train")
+        pytest.skip("no .venv-train: make test makes it")
     return str(found)
 
 
