@@ -23,7 +23,7 @@ LONG = ["python", "-m", "workload", "bp", "--steps", "6000", "--save-every", "20
 
 @pytest.fixture(scope="module")
 def python():
-    """A Python with TensorFlow: `make venv-train` makes it."""
+    """A Python with TensorFlow: `make test` makes it."""
     found = root() / ".venv-train" / "bin" / "python"
     if not found.exists():
         pytest.skip("no .venv-train: make test makes it")
