@@ -1,33 +1,39 @@
 """Uploads and staging against the usual tools, both sides in one run: `python -m bench.transfer`.
 
-    --quick   20,000 small files instead of 100,000, and one repetition
-    --only    uploads, unchanged, staging, plan: parts of it, with commas between
+    --quick   20,000 small files instead of 100,000, and fewer repetitions
+    --only    scenarios, or the beginnings of their names, with commas between; the names:
+{names}
     --json    figures as JSON        --check   exit 1 where a target is missed
+    --out     a file that keeps the figures; what it has of other scenarios stays in it
 Needs root (namespaces, mounts), sshd, rsync, rclone, a C compiler and libfuse3.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from bench import stagings, uploads
 from bench.grounds import as_json
 from bench.targets import shortfalls
 
-PARTS = ("uploads", "unchanged", "staging", "plan")
+SCENARIOS: dict[str, Callable[..., None]] = {
+    **uploads.SCENARIOS,
+    "staging": stagings.stagings,
+}
 
 
 def main() -> int:
-    ask = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    about = (__doc__ or "").replace("{names}", "              " + ", ".join(SCENARIOS))
+    ask = argparse.ArgumentParser(description=about, formatter_class=argparse.RawTextHelpFormatter)
     ask.add_argument("--quick", action="store_true")
-    ask.add_argument("--only", default=",".join(PARTS))
+    ask.add_argument("--only", default="")
     ask.add_argument("--json", action="store_true")
     ask.add_argument("--check", action="store_true")
-    ask.add_argument("--out", type=Path, help="also write the figures there")
+    ask.add_argument("--out", type=Path)
     asked = ask.parse_args()
     figures: dict[str, float] = {}
 
@@ -35,22 +41,30 @@ def main() -> int:
         figures[name] = value
         print(f"{name:55} {value:12.4g} {unit}", file=sys.stderr, flush=True)
 
-    only = asked.only.split(",")
-    if "uploads" in only:
-        uploads.uploads(asked.quick, note)
-    if "unchanged" in only:
-        uploads.unchanged(asked.quick, note)
-    if "staging" in only:
-        stagings.stagings(asked.quick, note)
-    if "plan" in only:
-        uploads.million(asked.quick, note)
+    for scenario in chosen(asked.only):
+        SCENARIOS[scenario](asked.quick, note)
+        if asked.out:
+            keep(asked.out, figures)
     if asked.json:
         print(as_json(figures))
-    if asked.out:
-        asked.out.write_text(as_json(figures) + "\n")
     missed = shortfalls(figures)
     print("\n".join(missed), file=sys.stderr)
     return 1 if asked.check and missed else 0
+
+
+def chosen(only: str) -> list[str]:
+    """The scenarios whose names begin with one of `only`; all of them where it is empty."""
+    starts = tuple(only.split(","))
+    found = [name for name in SCENARIOS if name.startswith(starts)]
+    if not found:
+        raise SystemExit(f"--only {only}: there is {', '.join(SCENARIOS)}")
+    return found
+
+
+def keep(path: Path, figures: dict[str, float]) -> None:
+    """Write the figures over those of the same names in a file of results."""
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(as_json({**known, **{name: round(v, 4) for name, v in figures.items()}}) + "\n")
 
 
 if __name__ == "__main__":

@@ -58,88 +58,101 @@ def put(at: Ground, source: Path) -> float:
     return at.run(python(), "-c", PUT, config, str(source), str(at.fresh("put")))
 
 
-def uploads(quick: bool, note: Note) -> None:
+def loopback_small(quick: bool, note: Note) -> None:
+    """Many small files against `tar | ssh tar`, several times in turn."""
     small = 20_000 if quick else 100_000
     with ground(slow=False) as at:
-        on_loopback(at, quick, small, note)
+        many = make_set(at.folder / "many", small, 1024, 8192)
+        warm(many)
+        mine, theirs, spent = [], [], []
+        for _ in range(2 if quick else 3):
+            theirs.append(tar(at, many))
+            of_tar = at.cpu
+            mine.append(ours(at, many))
+            spent.append(at.cpu / of_tar)
+        note("transfer.loopback.small.seconds", min(mine), "s")
+        note("transfer.loopback.small.tar_seconds", min(theirs), "s")
+        note("transfer.loopback.small.ratio_to_tar", min(mine) / min(theirs))
+        note("transfer.loopback.small.cpu_ratio_to_tar", min(spent))
+        note("transfer.loopback.small.rsync_seconds", rsync(at, many), "s")
+        few = make_set(at.folder / "few", 500, 1024, 8192)
+        rate = small / min(mine)
+        note("transfer.loopback.small.times_put", rate / (500 / put(at, few)), "×")
+        note("transfer.loopback.small.times_scp", rate / (500 / scp(at, few)), "×")
+
+
+def loopback_middle(quick: bool, note: Note) -> None:
+    with ground(slow=False) as at:
+        middle = make_set(at.folder / "middle", 500 if quick else 2000, 500 << 10, 500 << 10)
+        warm(middle)
+        note("transfer.loopback.middle.rsync_seconds", rsync(at, middle), "s")
+        note("transfer.loopback.middle.seconds", ours(at, middle), "s")
+
+
+def loopback_large(quick: bool, note: Note) -> None:
+    """1 GiB against the best of rsync, tar and scp, several times in turn."""
+    with ground(slow=False, gigabytes=24) as at:
+        large = make_set(at.folder / "large", 1, 1 << 30, 1 << 30)
+        warm(large)
+        best, own, spent = [], [], []
+        for _ in range(2 if quick else 4):
+            best += [tool(at, large) for tool in (rsync, tar, scp)]
+            of_scp = at.cpu
+            own.append(ours(at, large))
+            spent.append(of_scp / at.cpu)
+        note("transfer.loopback.large.seconds", min(own), "s")
+        note("transfer.loopback.large.best_seconds", min(best), "s")
+        note("transfer.loopback.large.rate_to_best", min(best) / min(own))
+        note("transfer.loopback.large.cpu_of_scp_to_ours", max(spent))
+
+
+def slow_small(quick: bool, note: Note) -> None:
+    small = 20_000 if quick else 100_000
     with ground(slow=True) as at:
-        on_the_slow_line(at, quick, small, note)
+        many = make_set(at.folder / "many", small, 1024, 8192)
+        few = make_set(at.folder / "few", FEW, 1024, 8192)
+        size = sum(each.stat().st_size for each in many.rglob("*.png"))
+        floor = size * 8 / 100e6
+        mine, theirs = ours(at, many), rsync(at, many)
+        note("transfer.slow.small.seconds", mine, "s")
+        note("transfer.slow.small.rsync_seconds", theirs, "s")
+        note("transfer.slow.small.share_of_line", floor / mine)
+        note("transfer.slow.small.ratio_to_rsync", mine / theirs)
+        note("transfer.slow.small.times_put", small / mine / (FEW / put(at, few)), "×")
+        note("transfer.slow.small.times_scp", small / mine / (FEW / scp(at, few)), "×")
 
 
-def on_loopback(at: Ground, quick: bool, small: int, note: Note) -> None:
-    many = make_set(at.folder / "many", small, 1024, 8192)
-    few = make_set(at.folder / "few", 500, 1024, 8192)
-    middle = make_set(at.folder / "middle", 500 if quick else 2000, 500 << 10, 500 << 10)
-    large = make_set(at.folder / "large", 1, 1 << 30, 1 << 30)
-    warm(many), warm(large)
-    mine, theirs, spent = [], [], []
-    for _ in range(2):
-        theirs.append(tar(at, many))
-        of_tar = at.cpu
-        mine.append(ours(at, many))
-        spent.append(at.cpu / of_tar)
-    note("transfer.loopback.small.seconds", min(mine), "s")
-    note("transfer.loopback.small.tar_seconds", min(theirs), "s")
-    note("transfer.loopback.small.ratio_to_tar", min(mine) / min(theirs))
-    note("transfer.loopback.small.cpu_ratio_to_tar", min(spent))
-    note("transfer.loopback.small.rsync_seconds", rsync(at, many), "s")
-    rate = small / min(mine)
-    note("transfer.loopback.small.times_put", rate / (500 / put(at, few)), "×")
-    note("transfer.loopback.small.times_scp", rate / (500 / scp(at, few)), "×")
-    note("transfer.loopback.middle.seconds", ours(at, middle), "s")
-    note("transfer.loopback.middle.rsync_seconds", rsync(at, middle), "s")
-    best, own, spent = [], [], []
-    for _ in range(2):
-        best += [tool(at, large) for tool in (rsync, tar, scp)]
-        of_scp = at.cpu
-        own.append(ours(at, large))
-        spent.append(of_scp / at.cpu)
-    note("transfer.loopback.large.seconds", min(own), "s")
-    note("transfer.loopback.large.rate_to_best", min(best) / min(own))
-    note("transfer.loopback.large.cpu_of_scp_to_ours", max(spent))
-
-
-def on_the_slow_line(at: Ground, quick: bool, small: int, note: Note) -> None:
-    many = make_set(at.folder / "many", small, 1024, 8192)
-    few = make_set(at.folder / "few", FEW, 1024, 8192)
-    size = sum(each.stat().st_size for each in many.rglob("*.png"))
-    floor = size * 8 / 100e6
-    mine, theirs = ours(at, many), rsync(at, many)
-    note("transfer.slow.small.seconds", mine, "s")
-    note("transfer.slow.small.rsync_seconds", theirs, "s")
-    note("transfer.slow.small.share_of_line", floor / mine)
-    note("transfer.slow.small.ratio_to_rsync", mine / theirs)
-    note("transfer.slow.small.times_put", small / mine / (FEW / put(at, few)), "×")
-    note("transfer.slow.small.times_scp", small / mine / (FEW / scp(at, few)), "×")
-
-
-def unchanged(quick: bool, note: Note) -> None:
+def loopback_unchanged(quick: bool, note: Note) -> None:
     """100,000 files that are on the box already; then three changes among them."""
-    for slow in (False, True):
-        where = "slow" if slow else "loopback"
-        with ground(slow) as at:
-            many = make_set(at.folder / "many", 100_000, 1024, 8192)
-            data = at.fresh("data")
-            ours(at, many, data)
-            again, spent = [], []
-            for _ in range(5):
-                again.append(ours(at, many, data))
-                spent.append(at.cpu)
-            note(f"transfer.{where}.unchanged.seconds", min(again), "s")
-            note(f"transfer.{where}.unchanged.cpu_seconds", min(spent), "s")
-            if not slow:
-                change_three(many)
-                before = disk_use(data)
-                note("transfer.loopback.changed.seconds", ours(at, many, data), "s")
-                note(
-                    "transfer.loopback.changed.packed_kib", (disk_use(data) - before) / 1024, "KiB"
-                )
-            target = at.fresh("rsync")
-            ssh = shlex.join(["ssh", *at.ssh_options()])
-            command = ["rsync", "-a", "-e", ssh, f"{many}/", f"box:{target}/"]
-            if not slow:
-                at.run(*command)
-                note("transfer.loopback.unchanged.rsync_seconds", at.run(*command), "s")
+    with ground(slow=False) as at:
+        many, data = there_already(at, "loopback", note)
+        change_three(many)
+        before = disk_use(data)
+        note("transfer.loopback.changed.seconds", ours(at, many, data), "s")
+        note("transfer.loopback.changed.packed_kib", (disk_use(data) - before) / 1024, "KiB")
+        ssh = shlex.join(["ssh", *at.ssh_options()])
+        command = ["rsync", "-a", "-e", ssh, f"{many}/", f"box:{at.fresh('rsync')}/"]
+        at.run(*command)
+        note("transfer.loopback.unchanged.rsync_seconds", at.run(*command), "s")
+
+
+def slow_unchanged(quick: bool, note: Note) -> None:
+    with ground(slow=True) as at:
+        there_already(at, "slow", note)
+
+
+def there_already(at: Ground, where: str, note: Note) -> tuple[Path, Path]:
+    """The set, and the box's data folder that has it."""
+    many = make_set(at.folder / "many", 100_000, 1024, 8192)
+    data = at.fresh("data")
+    ours(at, many, data)
+    again, spent = [], []
+    for _ in range(5):
+        again.append(ours(at, many, data))
+        spent.append(at.cpu)
+    note(f"transfer.{where}.unchanged.seconds", min(again), "s")
+    note(f"transfer.{where}.unchanged.cpu_seconds", min(spent), "s")
+    return many, data
 
 
 def change_three(many: Path) -> None:
@@ -223,3 +236,14 @@ def plan_only(root: str) -> None:
                 totals.add(step)
         assert totals.changes == 0, totals
     print(check.version()[:12], check.files, file=sys.stderr)
+
+
+SCENARIOS: dict[str, Callable[..., None]] = {
+    "loopback-small": loopback_small,
+    "loopback-middle": loopback_middle,
+    "loopback-large": loopback_large,
+    "loopback-unchanged": loopback_unchanged,
+    "slow-small": slow_small,
+    "slow-unchanged": slow_unchanged,
+    "plan": million,
+}

@@ -38,7 +38,7 @@ def load_document() -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return dict(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as no:
         raise ConfigError(
             f"{path}: {no.strerror}", "set GPUBOX_CONFIG to a file that exists"
