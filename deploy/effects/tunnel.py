@@ -85,8 +85,8 @@ class Tunnel:
         try:
             far = dial(self.link, self.box_port)
         except (BoxUnfit, LinkLost) as no:
+            self._tell(no.message)  # first: who sees the end may ask why at once
             _shut(near)
-            self._tell(no.message)
             return
         self._ends += [near, far]
         back = threading.Thread(target=_pump, args=(far, near), daemon=True)

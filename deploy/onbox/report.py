@@ -9,6 +9,7 @@ from typing import Any
 
 from .facts import disk
 from .keeper_status import idle_status
+from .outlook import will_go_on
 from .output import end_of, read_all, tail
 from .places import find_places
 from .refusal import Refusal
@@ -54,19 +55,29 @@ def home_of(folder: str) -> Any:
 
 def logs(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """Verb: output as events {at, text, next}, from `offset` or the last `lines`, until the end of
-    the output or, with `follow`, of the run."""
+    the output or, with `follow`, of the run. An interrupted run that the keeper will resume is not
+    at its end: {waits: why} is said once."""
     places = find_places(request)
     run_id = pick_run(places, request.get("run", ""))
     folder = run_folder(places, run_id)
     at = int(request.get("offset", -1))
     if at < 0:
         at = _start_of_tail(os.path.join(folder, "logs"), int(request.get("lines", 100)))
+    said = ""
     while True:
-        ended = read_state(folder)["state"] in ENDED
+        state = read_state(folder)
         at = _send_from(os.path.join(folder, "logs"), at, wire)
-        if ended or not request.get("follow"):
+        waits = will_go_on(state)
+        if not request.get("follow") or (state["state"] in ENDED and not waits):
             return {"id": run_id, "state": read_state(folder), "next": at}
+        if waits and _why(state) != said:
+            said = _why(state)
+            wire.event(waits=said)
         time.sleep(PERIOD)
+
+
+def _why(state: dict[str, Any]) -> str:
+    return str((state.get("ending") or {}).get("text", ""))
 
 
 def _start_of_tail(logs_folder: str, lines: int) -> int:

@@ -3,7 +3,7 @@
 After the bulk mark every frame begins with `J` (one JSON object) or `D` (bytes of the file that
 the last `file` object named):
 
-    {"kind": "begin", id, state, latest, best}
+    {"kind": "begin", id, state, goes_on, latest, best}
     {"kind": "step", step, sums, files: [{name, size}]}      a checkpoint begins
     {"kind": "file", path, offset, size}                     then its bytes from `offset` on
     {"kind": "end", path, sha256}                            of the whole file, or "" if not known
@@ -21,6 +21,7 @@ from typing import Any, Iterator
 
 from .activity import active
 from .checkpoints import SUMS, parse_sums, pointer
+from .outlook import will_go_on
 from .places import find_places
 from .publish import write_json
 from .runs import pick_run, read_state, run_folder
@@ -41,7 +42,8 @@ def send(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     say = Sender(wire)
     hints = {name: pointer(checkpoints, name) for name in ("LATEST", "best")}
     with active("fetch"):
-        say.tell("begin", id=run_id, state=read_state(folder), **hints)
+        state = read_state(folder)
+        say.tell("begin", id=run_id, state=state, goes_on=will_go_on(state), **hints)
         _send_steps(say, checkpoints, request)
         if request.get("files") is not None:
             for path in other_files(folder):

@@ -16,6 +16,7 @@ PAUSES = (0.0, 30.0, 120.0, 600.0, 1800.0)  # seconds before each try that made 
 TRIES = len(PAUSES)
 # Whoever stopped it then is about to switch the box off: the run goes on at the next boot only.
 UNTIL_NEXT_BOOT = ("idle", "pre-emption", "the shutdown", "down")
+SWITCHED_OFF = ("idle", "down")  # of these, who leaves the box off until someone starts it
 
 
 def resume_verdict(state: dict[str, Any], now: float, mark: str) -> tuple[bool, str]:
@@ -32,6 +33,18 @@ def resume_verdict(state: dict[str, Any], now: float, mark: str) -> tuple[bool, 
     if 0 < left <= pause:
         return False, f"try {tries + 1} of {TRIES} in {left:.0f} s"
     return True, f"resume: try {tries + 1} of {TRIES}"
+
+
+def goes_on(state: dict[str, Any], now: float, mark: str) -> bool:
+    """Whether a run that is interrupted will be started again by itself, now, after a pause or at
+    the next boot that a reboot brings; not where somebody switches the box off. Pure."""
+    if state["state"] != "interrupted":
+        return False
+    text = (state.get("ending") or {}).get("text", "")
+    if any(f"by {by}" in text for by in SWITCHED_OFF) and state.get("boot") == mark:
+        return False
+    due, why = resume_verdict(state, now, mark)
+    return due or not why.startswith("given up")
 
 
 def tend(places: Places, now: float | None = None) -> list[dict[str, Any]]:

@@ -66,7 +66,7 @@ class Errand:
                 got = self.once(run)
                 run = got["id"]
                 total = {**got, "steps": [*total.get("steps", []), *got["steps"]]}
-                if got["state"] in ENDED:
+                if got["state"] in ENDED and not got["goes_on"]:
                     return total
             except (LinkLost, ConnectError) as no:
                 if not total:
@@ -91,7 +91,14 @@ class Errand:
             )
             self._desk.show.warn(f"{run} {yet}; its other files are in {folder / 'output'}")
         kept = {key: got[key] for key in ("steps", "kept", "dropped", "files", "bytes")}
-        return {"id": run, "folder": str(folder), "state": state["state"], **kept}
+        goes_on = got["begin"]["goes_on"]
+        return {
+            "id": run,
+            "folder": str(folder),
+            "state": state["state"],
+            "goes_on": goes_on,
+            **kept,
+        }
 
     def _exact(self, box: Agent, run: str) -> str:
         if run not in ("", "last"):

@@ -60,6 +60,8 @@ class Printer:
         self.kept: list[str] = []
 
     def take(self, event: dict[str, Any]) -> None:
+        if "waits" in event:
+            self._desk.show.note(f"{event['waits']}; the box resumes it by itself")
         if "next" not in event:
             return
         self.next = event["next"]

@@ -12,7 +12,7 @@ import pytest
 from deploy.errors import Busy, NoSuchRun
 from deploy.onbox.output import tail
 from deploy.onbox.runs import record, supervisor_pid
-from deploy.onbox.tending import resume_verdict, tend
+from deploy.onbox.tending import goes_on, resume_verdict, tend
 
 pytestmark = pytest.mark.slow
 
@@ -279,6 +279,25 @@ def test_pauses_grow_and_end(tries, pause):
     assert pause == 0 or not resume_verdict(state, 999.0 + pause, "b")[0]
     assert resume_verdict(state, 0.0, "b")[0]  # a clock that was set back is no pause
     assert not resume_verdict({**state, "tries": 5}, 1e9, "b")[0]
+
+
+@pytest.mark.parametrize(
+    "text,tries,same_boot,on",
+    [
+        ("the box was switched off or rebooted under it", 0, False, True),
+        ("interrupted by the shutdown of the box", 0, True, True),  # a reboot, as likely as not
+        ("interrupted by pre-emption (spot)", 0, True, True),
+        ("interrupted by idle", 0, True, False),  # whoever follows it would wait for ever
+        ("interrupted by down", 0, True, False),
+        ("interrupted by idle", 0, False, True),
+        ("exit 75", 4, True, True),  # after a pause
+        ("exit 75", 5, True, False),  # given up
+    ],
+)
+def test_who_follows_a_run_waits_only_where_it_goes_on_by_itself(text, tries, same_boot, on):
+    state = {"state": "interrupted", "since": 1000.0, "tries": tries, "ending": {"text": text}}
+    assert goes_on({**state, "boot": "b" if same_boot else "a"}, 1001.0, "b") is on
+    assert not goes_on({**state, "state": "finished"}, 1001.0, "b")
 
 
 def test_a_second_stop_during_the_save_does_not_tear_it(box):
