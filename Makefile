@@ -50,8 +50,8 @@ check: venv
 	$(BIN)/python -m pytest -q -x -m "not engine and not box and not sshd and not tensorflow and not slow" tests --ignore tests/workload
 
 lock:
-	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header pyproject.toml -o requirements.lock
-	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group dev pyproject.toml -o requirements-dev.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header --group dev pyproject.toml -o requirements-dev.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header tests/workload/requirements.in -c images/requirements-cpu.lock -o tests/workload/requirements.lock
 
 docs: venv
