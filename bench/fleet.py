@@ -21,10 +21,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from bench.targets import shortfalls
+from deploy.effects.fleet import AT_ONCE
 
 ROOT = Path(__file__).resolve().parent.parent
 SSHD = """\
@@ -58,15 +60,19 @@ def main() -> int:
 def measure(count: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="gpubox-fleet-") as name, ExitStack() as stack:
         folder = Path(name)
-        ports = make_boxes(stack, folder, count)
+        servers = make_boxes(stack, folder, count)
         figures = {"boxes": float(count)}
-        one = timed(folder, ["box0"])
-        figures["fleet.one_seconds"] = one["seconds"]
+        figures["fleet.one_seconds"] = timed(folder, ["box0"])["seconds"]
+        before = worked(servers)
         every = timed(folder, [f"box{i}" for i in range(count)])
+        every["boxes_cpu_seconds"] = worked(servers) - before
         figures["fleet.seconds"] = every["seconds"]
         figures["fleet.peak_mib"] = every["peak_mib"]
         figures["fleet.cpu_seconds"] = every["cpu_seconds"]
-        with frozen(ports[0].process):
+        figures["fleet.boxes_cpu_seconds"] = every["boxes_cpu_seconds"]
+        figures["fleet.plain_ssh_seconds"] = plain_ssh(folder, count)
+        figures["fleet.ratio_to_plain_ssh"] = every["seconds"] / figures["fleet.plain_ssh_seconds"]
+        with frozen(servers[0].process):
             dead = timed(folder, [f"box{i}" for i in range(count)], "10")
         figures["fleet.one_silent_seconds"] = dead["seconds"]
         figures["fleet.one_silent_answered"] = dead["answered"]
@@ -76,6 +82,29 @@ def measure(count: int) -> dict[str, float]:
             "seconds"
         ]
         return figures
+
+
+def plain_ssh(folder: Path, count: int) -> float:
+    """Seconds for `ssh BOX true` to every box, as many at a time: what nothing that goes by ssh
+    can be faster than, on this machine and with ssh's own settings."""
+
+    def ask(name: str) -> None:
+        command = ["ssh", "-T", "-F", str(folder / "ssh"), "-o", "BatchMode=yes", "--", name]
+        subprocess.run([*command, "true"], check=True, stdin=subprocess.DEVNULL)
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(ask, [f"box{i}" for i in range(count)]))
+    return time.monotonic() - began
+
+
+def worked(servers: list[Server]) -> float:
+    """CPU seconds of the sshds, their sessions that have ended included."""
+    ticks = 0
+    for each in servers:
+        fields = Path(f"/proc/{each.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 class Server:
@@ -195,15 +224,19 @@ def timed(folder: Path, names: list[str], deadline: str = "60") -> dict[str, flo
     return {"seconds": seconds, "cpu_seconds": cpu, "peak_mib": peak / 1024, "answered": good}
 
 
-def held_by(pid: int) -> int:
-    """KiB of a process and those below it."""
+def held_by(pid: int, parent: bytes = b"") -> int:
+    """KiB of a process and those below it; a child that is about to become another program still
+    is its parent, and is counted with it."""
     total = 0
     try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if words == parent:
+            return 0
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 total = int(line.split()[1])
         for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            total += sum(held_by(int(child)) for child in task.read_text().split())
+            total += sum(held_by(int(child), words) for child in task.read_text().split())
     except (OSError, ValueError):
         pass
     return total
@@ -243,6 +276,8 @@ def table(figures: dict[str, float], count: int) -> str:
         ("one box", f"{figures['fleet.one_seconds']:.2f} s"),
         (f"{count} boxes, each with a keeper", f"{figures['fleet.seconds']:.2f} s"),
         ("  CPU of the laptop's side", f"{figures['fleet.cpu_seconds']:.2f} s"),
+        ("  CPU of the boxes' sshds", f"{figures['fleet.boxes_cpu_seconds']:.2f} s"),
+        ("  against `ssh BOX true` for each", f"{figures['fleet.ratio_to_plain_ssh']:.2f} x"),
         ("  its memory at most", f"{figures['fleet.peak_mib']:.0f} MiB"),
         ("  one of them silent, deadline 10 s", f"{figures['fleet.one_silent_seconds']:.2f} s"),
         ("without keepers (a Python on each)", f"{figures['fleet.python_seconds']:.2f} s"),

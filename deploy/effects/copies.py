@@ -12,15 +12,16 @@ from typing import Any
 from deploy.effects.settings import laptop_folder
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """A file that is there whole or not at all."""
+def write_atomically(path: Path, content: bytes, sync: bool = True) -> None:
+    """A file that is there whole or not at all; without `sync` not after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fd, temporary = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -32,9 +33,10 @@ def copy_path(box: str, what: str) -> Path:
 
 
 def keep_copy(box: str, what: str, value: dict[str, Any]) -> None:
-    """Remember an answer of a box under a name such as `status.json`."""
+    """Remember an answer of a box under a name such as `status.json`; not synced, as a hundred
+    boxes would take a second for it, and a copy that can't be read counts as none."""
     text = json.dumps({"schema": 1, "copied_at": time.time(), "value": value}, indent=1)
-    write_atomically(copy_path(box, what), text.encode())
+    write_atomically(copy_path(box, what), text.encode(), sync=False)
 
 
 def last_copy(box: str, what: str) -> tuple[float, dict[str, Any]] | None:

@@ -9,8 +9,9 @@ import time
 from typing import Any, Iterator, NamedTuple
 
 from .docker_runner import docker
+from .overview import home_of
 from .places import Places, find_places
-from .report import home_of, size_of
+from .report import size_of
 from .runs import ENDED, ID, list_runs, read_state
 from .steps import newest_step
 

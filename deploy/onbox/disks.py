@@ -1,9 +1,8 @@
-"""What kind of disk a folder is on, and how fast it takes one large and many small files."""
+"""What disk a folder is on: its room, its kind, and how fast it takes large and small files."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from typing import Any
 
@@ -11,6 +10,19 @@ NETWORK = ("nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "
 LARGE = 32 * 1024 * 1024
 SMALL_FILES = 12
 PATIENCE = 2.0  # seconds for each of the two trials
+
+
+def disk(path: str) -> dict[str, Any]:
+    """A folder's file system: device, free and total bytes and inodes (0 inodes: not counted)."""
+    room = os.statvfs(path)
+    return {
+        "path": path,
+        "device": os.stat(path).st_dev,
+        "free": room.f_bavail * room.f_frsize,
+        "total": room.f_blocks * room.f_frsize,
+        "free_inodes": room.f_favail,
+        "total_inodes": room.f_files,
+    }
 
 
 def mount_of(path: str) -> dict[str, Any]:
@@ -37,6 +49,8 @@ def is_network(kind: str) -> bool:
 
 def try_disk(path: str, free: int) -> dict[str, Any]:
     """Bytes a second into one large file, seconds for one small file; both synced, both removed."""
+    import tempfile  # large: whoever only asks for room does without it
+
     with tempfile.TemporaryDirectory(prefix=".gpubox-try-", dir=path) as folder:
         return {
             "write_rate": _write_rate(os.path.join(folder, "large"), min(LARGE, free // 10)),

@@ -12,7 +12,8 @@ import subprocess
 import tarfile
 from typing import Any
 
-from .facts import disk, engine, output
+from .disks import disk
+from .facts import engine, output
 
 EMPTY, NOTHING = "gpubox-doctor:empty", "/nothing"
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import Any
 
+from .disks import disk
 from .gpu_facts import gpus
 from .places import find_places
 
@@ -42,19 +43,6 @@ def os_release() -> str:
 
 def memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def disk(path: str) -> dict[str, Any]:
-    """A folder's file system: device, free and total bytes and inodes (0 inodes: not counted)."""
-    room = os.statvfs(path)
-    return {
-        "path": path,
-        "device": os.stat(path).st_dev,
-        "free": room.f_bavail * room.f_frsize,
-        "total": room.f_blocks * room.f_frsize,
-        "free_inodes": room.f_favail,
-        "total_inodes": room.f_files,
-    }
 
 
 def in_container() -> bool:

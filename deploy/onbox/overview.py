@@ -1,4 +1,4 @@
-"""A box in a few lines, for a look at many at once: its run, its GPUs, its keeper, its money."""
+"""What a box says of itself: its runs, its disks, its keeper, its hours; in short for a look at many."""
 
 from __future__ import annotations
 
@@ -9,21 +9,30 @@ import os
 import time
 from typing import Any
 
+from .disks import disk
 from .keeper_status import said
 from .ledger import read_ledger
 from .life import keeper_folder
 from .places import Places, find_places, own_folder
+from .publish import read_json
 from .runs import ALIVE, WAITING, list_runs, record, run_ids
+from .steps import checkpoint_steps
 
+GOES_ON = ALIVE + WAITING
 HOURS = 36  # of the ledger: the laptop sums up the day of its own time zone
-RUN = ("command", "device", "gpus")
-PROGRESS = ("step", "steps", "loss", "accuracy", "validation_accuracy", "eta_seconds", "time")
 
 
 def overview(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """Verb: what `write_overview` last wrote is read without us; this is for boxes without it."""
     places = find_places(request)
-    return summed_up(places, [each for each in list_runs(places) if not each.get("damaged")])
+    return summed_up(places, of_interest(list_runs(places)))
+
+
+def of_interest(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The runs that are alive or wait, and the newest one."""
+    whole = [each for each in runs if not each.get("damaged")]
+    kept = [each for each in whole[:-1] if each["mine"] and each["state"]["state"] in GOES_ON]
+    return kept + whole[-1:]
 
 
 def write_overview(places: Places, live: list[dict[str, Any]]) -> None:
@@ -42,19 +51,35 @@ def write_overview(places: Places, live: list[dict[str, Any]]) -> None:
 
 
 def summed_up(places: Places, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The newest run that is alive, else the newest of all; counts; keeper; hours of money."""
-    alive = [each for each in runs if each["state"]["state"] in ALIVE and each["mine"]]
-    waiting = [each for each in runs if each["state"]["state"] in WAITING and each["mine"]]
-    shown = (alive or waiting or runs)[-1:]
-    keeper = said(survives)
+    """The form in which a box is described, with all of its runs or with some of them."""
+    mine = [each["state"]["state"] for each in runs if each.get("mine")]
     return {
         "now": time.time(),
-        "run": short(shown[0]) if shown else None,
-        "alive": len(alive),
-        "waiting": len(waiting),
-        "keeper": keeper,
+        "notes": places.notes,
+        "runs": [summary(each) for each in runs],
+        "alive": sum(state in ALIVE for state in mine),
+        "waiting": sum(state in WAITING for state in mine),
+        "keeper": said(survives),
         "hours": recent_hours(),
+        "disks": {name: disk(getattr(places, name)) for name in ("data", "input", "runs")},
     }
+
+
+def summary(each: dict[str, Any]) -> dict[str, Any]:
+    """One run without what is large: its requirements."""
+    if each.get("damaged"):
+        return each
+    run = {key: value for key, value in each["run"].items() if key != "requirements"}
+    steps = checkpoint_steps(each["folder"])
+    return {**each, "run": run, "checkpoints": steps[-3:], "home": home_of(each["folder"])}
+
+
+def home_of(folder: str) -> Any:
+    """What a laptop said that it has of this run; None where nobody did."""
+    try:
+        return read_json(os.path.join(folder, "home.json"))
+    except (OSError, ValueError):
+        return None
 
 
 def survives(armed: dict[str, Any]) -> bool:
@@ -67,13 +92,6 @@ def _survives(armed: str, hour: int) -> bool:
     from .arming import after_reboot
 
     return after_reboot(json.loads(armed))
-
-
-def short(each: dict[str, Any]) -> dict[str, Any]:
-    progress = each.get("progress") or {}
-    state = {key: each["state"].get(key) for key in ("state", "since", "ending", "waits_for")}
-    run = {key: each["run"].get(key) for key in RUN}
-    return {**run, "id": each["id"], **{key: progress.get(key) for key in PROGRESS}, "state": state}
 
 
 def recent_hours() -> dict[str, list[float]]:

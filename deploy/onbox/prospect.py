@@ -6,8 +6,8 @@ from typing import Any
 
 from .facts import facts
 from .images import found as image_found
+from .overview import summary
 from .places import find_places
-from .report import summary
 from .runs import list_runs
 
 

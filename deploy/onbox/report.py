@@ -7,14 +7,12 @@ import shutil
 import time
 from typing import Any
 
-from .facts import disk
-from .keeper_status import idle_status
 from .outlook import will_go_on
 from .output import end_of, read_all, tail
+from .overview import summed_up
 from .places import find_places
 from .refusal import Refusal
 from .runs import ENDED, claim, list_runs, pick_run, read_state, run_folder
-from .steps import checkpoint_steps
 
 CHUNK = 32 << 10
 PERIOD = 0.2
@@ -23,34 +21,12 @@ PERIOD = 0.2
 def status(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """Verb: all runs (or `run`, with its last lines), room on the disks, the keeper's own words."""
     places = find_places(request)
-    runs = [summary(each) for each in list_runs(places)]
-    found: dict[str, Any] = {"now": time.time(), "notes": places.notes, "runs": runs}
+    found = summed_up(places, list_runs(places))
     if request.get("run"):
         run_id = pick_run(places, request["run"])
-        found["runs"] = [each for each in runs if each["id"] == run_id]
+        found["runs"] = [each for each in found["runs"] if each["id"] == run_id]
         found["tail"] = tail(os.path.join(run_folder(places, run_id), "logs"), 20)
-    found["keeper"] = idle_status(request, wire)
-    found["disks"] = {name: disk(getattr(places, name)) for name in ("data", "input", "runs")}
     return found
-
-
-def summary(each: dict[str, Any]) -> dict[str, Any]:
-    """One run without what is large: its requirements."""
-    if each.get("damaged"):
-        return each
-    run = {key: value for key, value in each["run"].items() if key != "requirements"}
-    steps = checkpoint_steps(each["folder"])
-    return {**each, "run": run, "checkpoints": steps[-3:], "home": home_of(each["folder"])}
-
-
-def home_of(folder: str) -> Any:
-    """What a laptop said that it has of this run; None where nobody did."""
-    from .publish import read_json
-
-    try:
-        return read_json(os.path.join(folder, "home.json"))
-    except (OSError, ValueError):
-        return None
 
 
 def logs(request: dict[str, Any], wire: Any) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def state(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """What an upload has to know before it plans: what is there, what is half there, how much room."""
     from .commit import roll_forward
     from .damage import noted
-    from .facts import disk
+    from .disks import disk
     from .locks import locked
     from .places import find_places
 

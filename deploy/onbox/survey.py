@@ -11,8 +11,9 @@ import sys
 from typing import Any
 
 from .checkup import login
+from .disks import disk
 from .engine_facts import docker_group, try_gpu
-from .facts import disk, engine, in_container, output
+from .facts import engine, in_container, output
 from .gpu_facts import gpus
 from .reach import apt_suites, reachable, sources
 

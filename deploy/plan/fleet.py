@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from deploy.plan.keeper import status_line
 from deploy.plan.quantities import show_duration
 
+ALIVE, WAITING = ("staging", "running", "stopping"), ("created", "queued")
 HEADS = ("box", "state", "GPU", "run", "step", "right", "left", "auto-stop", "today")
 
 
@@ -25,7 +26,7 @@ def row(seen: Seen, now: float, currency: str) -> tuple[str, ...]:
     """One line of the table; a box that did not answer shows its last words and their age."""
     if seen.found is None:
         return (seen.name, seen.fault, *[""] * (len(HEADS) - 2))
-    run, state = seen.found.get("run") or {}, state_of(seen.found)
+    run, state = shown(seen.found) or {}, state_of(seen.found)
     if seen.fault:
         state = f"{seen.fault}; {show_duration(now - seen.at)} ago: {state}"
     return (
@@ -41,8 +42,17 @@ def row(seen: Seen, now: float, currency: str) -> tuple[str, ...]:
     )
 
 
+def shown(found: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The run that a line tells of: the newest that is alive, else that waits, else of all."""
+    whole = [each for each in found["runs"] if not each.get("damaged")]
+    for states in (ALIVE, WAITING):
+        if mine := [each for each in whole if each["mine"] and each["state"]["state"] in states]:
+            return dict(mine[-1])
+    return dict(whole[-1]) if whole else None
+
+
 def state_of(found: Mapping[str, Any]) -> str:
-    run = found.get("run")
+    run = shown(found)
     if not run:
         return "no run yet"
     state = str(run["state"]["state"])
@@ -66,22 +76,24 @@ def short_id(run: str) -> str:
 
 
 def step(run: Mapping[str, Any]) -> str:
-    if run.get("step") is None:
+    progress = run.get("progress") or {}
+    if progress.get("step") is None:
         return ""
-    return f"{run['step']:,}" + (f" / {run['steps']:,}" if run.get("steps") else "")
+    return f"{progress['step']:,}" + (f" / {progress['steps']:,}" if progress.get("steps") else "")
 
 
 def right(run: Mapping[str, Any]) -> str:
     """The validation accuracy where there is one, else that of the training batches."""
     for key in ("validation_accuracy", "accuracy"):
-        if isinstance(run.get(key), (int, float)):
-            return f"{100 * run[key]:.1f} %"
+        value = (run.get("progress") or {}).get(key)
+        if isinstance(value, (int, float)):
+            return f"{100 * value:.1f} %"
     return ""
 
 
 def left(run: Mapping[str, Any]) -> str:
     running = (run.get("state") or {}).get("state") == "running"
-    seconds = run.get("eta_seconds")
+    seconds = (run.get("progress") or {}).get("eta_seconds")
     return show_duration(seconds) if running and isinstance(seconds, (int, float)) else ""
 
 

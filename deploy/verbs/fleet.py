@@ -88,10 +88,7 @@ def say_faults(desk: Desk, seen: list[Seen]) -> None:
 
 
 def as_json(seen: Seen) -> dict[str, Any]:
-    return {
-        "box": seen.name,
-        "answered": not seen.fault,
-        "fault": seen.fault,
-        "at": seen.at,
-        "found": seen.found,
-    }
+    """In the form that `fab status` has for one box, only that `runs` holds those that are alive
+    or wait, and the newest; where nothing is known of a box, no more than why."""
+    head = {"box": seen.name, "answered": not seen.fault, "fault": seen.fault}
+    return {**head, "at": seen.at, **seen.found} if seen.found else {**head, "at": None}

@@ -14,8 +14,10 @@ from deploy.verbs.desk import Desk
 
 
 def status(desk: Desk, run: str = "") -> list[dict[str, Any]]:
+    """What each box says; of one that does not answer the last that it said, and when."""
     results = []
     for name in desk.hosts:
+        at, fault = time.time(), ""
         try:
             with desk.open(name) as box:
                 found = box.call("status", run=run)
@@ -24,17 +26,17 @@ def status(desk: Desk, run: str = "") -> list[dict[str, Any]]:
             copy = last_copy(name, "status.json")
             if copy is None:
                 raise
-            when, found = copy
-            desk.show.warn(f"{no.message}; what it said at {show_time(when, time.time())}:")
-            found = {**found, "copied_at": when}
-        show_status(desk, name, found, bool(run))
-        results.append({"box": name, **found})
+            at, found = copy
+            fault = no.message
+            desk.show.warn(f"{fault}; what it said at {show_time(at, time.time())}:")
+        show_status(desk, name, found, bool(run), at if fault else found["now"])
+        head = {"box": name, "answered": not fault, "fault": fault.removeprefix(f"{name}: ")}
+        results.append({**head, "at": at, **found})
     return results
 
 
-def show_status(desk: Desk, name: str, found: dict[str, Any], one: bool) -> None:
+def show_status(desk: Desk, name: str, found: dict[str, Any], one: bool, now: float) -> None:
     """The table of runs, newest first, or one run in full."""
-    now = found.get("copied_at") or found["now"]
     if one and found["runs"]:
         desk.show.table(["", name], rows_of_run(found["runs"][0], now))
         for line in found.get("tail", []):

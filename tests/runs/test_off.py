@@ -39,11 +39,13 @@ def test_the_last_status_and_logs_are_kept_at_home(box, sshd, screen):
             pass
         box.agent = None
     box.end = lambda: None
-    assert status(desk)[0]["runs"][0]["id"] == run
+    first = status(desk)[0]
+    assert first["answered"] and first["fault"] == "" and first["runs"][0]["id"] == run
     assert "from the box" in logs(desk)[0]["text"]
     server.stop()
     again = status(Desk(screen, ["box"]))[0]
-    assert again["copied_at"] and again["runs"][0]["id"] == run
+    assert not again["answered"] and again["fault"] and again["runs"][0]["id"] == run
+    assert first["now"] - 60 < again["at"] < time.time() and set(again) == set(first)
     assert "from the box" in logs(Desk(screen, ["box"]))[0]["text"]
     with pytest.raises(ConnectError):
         logs(Desk(screen, ["box"]), run="20261130-0930-other-0000")

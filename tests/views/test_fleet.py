@@ -13,21 +13,26 @@ from pathlib import Path
 import pytest
 
 from deploy.effects.copies import last_copy
+from deploy.effects.fleet import asked, quick_exchange, with_quick_exchange
 from deploy.onbox.overview import write_overview
 from deploy.onbox.places import Places
-from deploy.plan.fleet import HEADS, Seen, gpu, money, row, state_of
+from deploy.plan.fleet import HEADS, Seen, gpu, money, row, shown, state_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FAB = Path(sys.executable).parent / "fab"
 NOW = datetime(2026, 11, 30, 14, 0).timestamp()
-RUN = {
-    "id": "20261130-0930-cnn-3f9a",
-    "state": {"state": "running", "since": NOW - 60},
+PROGRESS = {
     "step": 1200,
     "steps": 20000,
     "validation_accuracy": 0.9612,
     "accuracy": 1.0,
     "eta_seconds": 568,
+}
+RUN = {
+    "id": "20261130-0930-cnn-3f9a",
+    "mine": True,
+    "state": {"state": "running", "since": NOW - 60},
+    "progress": PROGRESS,
 }
 KEEPER = {
     "armed": True,
@@ -39,7 +44,7 @@ KEEPER = {
         "signals": {"gpu": ["active", "93 %"]},
     },
 }
-FOUND = {"now": NOW, "run": RUN, "alive": 1, "waiting": 0, "keeper": KEEPER, "hours": {}}
+FOUND = {"now": NOW, "runs": [RUN], "alive": 1, "waiting": 0, "keeper": KEEPER, "hours": {}}
 
 
 def cells(found, **seen):
@@ -74,7 +79,7 @@ def test_a_box_that_does_not_answer_shows_its_last_words_and_their_age():
 @pytest.mark.parametrize(
     "change, state",
     [
-        ({"run": None, "alive": 0}, "no run yet"),
+        ({"runs": [], "alive": 0}, "no run yet"),
         ({"alive": 3}, "running (+2)"),
         ({"waiting": 2}, "running, 2 waiting"),
     ],
@@ -107,17 +112,22 @@ def test_today_is_the_readers_day():
 def test_the_keeper_writes_an_answer_that_a_shell_can_give(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUBOX_HOME", str(tmp_path / "own"))
     (tmp_path / "own").mkdir()
-    run = tmp_path / "runs" / RUN["id"]
-    (run / "output").mkdir(parents=True)
-    (run / "run.json").write_text('{"schema": 1, "command": ["x"]}')
-    (run / "state.json").write_text('{"schema": 1, "state": "finished", "since": 5}')
-    (run / "output" / "progress.json").write_text('{"step": 7, "steps": 9}')
+    put_run(tmp_path / "runs" / RUN["id"])
     places = Places(str(tmp_path), str(tmp_path), str(tmp_path / "runs"), str(tmp_path / "own"), [])
     write_overview(places, [])
     answer = json.loads((tmp_path / "own" / "overview.json").read_text())
-    assert answer["ok"]["run"]["id"] == RUN["id"] and answer["ok"]["run"]["step"] == 7
+    (said,) = answer["ok"]["runs"]
+    assert said["id"] == RUN["id"] and said["progress"]["step"] == 7
     assert answer["ok"]["alive"] == 0 and answer["ok"]["keeper"]["armed"] is False
     assert os.stat(tmp_path / "own" / "overview.json").st_mode & 0o077 == 0
+
+
+def put_run(folder):
+    """A run that has ended, as its files tell it."""
+    (folder / "output").mkdir(parents=True)
+    (folder / "run.json").write_text('{"schema": 1, "command": ["x"], "created": 5}')
+    (folder / "state.json").write_text('{"schema": 1, "state": "finished", "since": 5}')
+    (folder / "output" / "progress.json").write_text('{"step": 7, "steps": 9}')
 
 
 def fab(*words):
@@ -155,12 +165,13 @@ def test_each_box_gets_a_line_whatever_is_wrong_with_the_others(sshd):
         False,
         False,
     ]
-    assert lines["good"]["found"]["run"]["step"] == 1200
-    assert lines["old"]["found"]["run"] is None and not lines["old"]["found"]["keeper"]["armed"]
+    assert lines["good"]["runs"][0]["progress"]["step"] == 1200
+    assert lines["old"]["runs"] == [] and not lines["old"]["keeper"]["armed"]
     assert lines["new"]["fault"] == "unknown host key"
     assert lines["changed"]["fault"] == "THE HOST KEY HAS CHANGED"
     assert lines["silent"]["fault"] == "no answer within 4 s"
-    assert lines["silent"]["found"]["run"]["step"] == 1200  # its last words
+    assert lines["silent"]["runs"][0]["progress"]["step"] == 1200  # its last words
+    assert "runs" not in lines["new"]  # nothing is known
     assert last_copy("silent", "overview.json") is not None
 
 
@@ -172,6 +183,53 @@ def test_a_box_without_the_kit_is_told_from_a_dead_one(sshd):
 
 
 @pytest.mark.sshd
+def test_many_boxes_are_told_of_in_the_form_of_one(sshd):
+    server, _ = sshd("box"), sshd("other")
+    put_run(server.data / "runs" / RUN["id"])
+    with server.desk().open("box") as box:
+        box.call("facts")
+    (one,) = json.loads(fab("status", "--host", "box", "--json").stdout)["results"]
+    many = json.loads(fab("status", "--hosts", "box,other", "--json").stdout)["results"]
+    assert set(one) == set(many[0]) and set(one["keeper"]) == set(many[0]["keeper"])
+    for key in ("box", "answered", "fault", "runs", "alive", "waiting", "hours"):
+        assert one[key] == many[0][key]
+    assert one["runs"][0]["progress"]["step"] == 7
+
+
+@pytest.mark.parametrize(
+    "states, meant",
+    [
+        ([], None),
+        (["running", "queued", "finished"], 0),
+        (["queued", "finished"], 0),
+        (["finished", "failed"], 1),
+        (["running", "running"], 1),
+    ],
+)
+def test_the_line_is_that_of_the_run_that_matters(states, meant):
+    runs = [{"id": i, "mine": True, "state": {"state": each}} for i, each in enumerate(states)]
+    assert (shown({"runs": runs}) or {"id": None})["id"] == meant
+
+
+def test_settings_of_the_user_come_before_our_key_exchange(tmp_path):
+    slow = ["sntrup761x25519-sha512@openssh.com", "curve25519-sha256", "ecdh-sha2-nistp256"]
+    assert quick_exchange(slow) == [*slow[1:], slow[0]]
+    assert quick_exchange(["mlkem768x25519-sha256", *slow]) == []  # nothing to mend
+    assert quick_exchange([]) == []
+    own = tmp_path / "their [own] config"
+    own.write_text("Host picky\n  KexAlgorithms ecdh-sha2-nistp256\n  Port 2222\n")
+    box = asked("picky", "", "", 0, str(own), b"")
+    for name, first in (("picky", "ecdh-sha2-nistp256"), ("easy", "curve25519-sha256")):
+        (one,) = with_quick_exchange([box], tmp_path)
+        done = subprocess.run(
+            ["ssh", "-G", *one.options, "--", name], capture_output=True, text=True, check=True
+        )
+        kinds = next(line for line in done.stdout.splitlines() if line.startswith("kexalgorithms"))
+        assert kinds.split()[1].split(",")[0] == first
+        assert ("port 2222" in done.stdout) == (name == "picky")
+
+
+@pytest.mark.sshd
 def test_an_old_overview_is_not_taken_for_news(sshd):
     server, _ = sshd("box"), sshd("other")
     put_overview(server)
@@ -180,7 +238,7 @@ def test_an_old_overview_is_not_taken_for_news(sshd):
     with server.desk().open("box") as box:
         box.call("facts")
     lines = json.loads(fab("status", "--json").stdout)["results"]
-    assert lines[0]["answered"] and lines[0]["found"]["run"] is None
+    assert lines[0]["answered"] and lines[0]["runs"] == []
 
 
 @pytest.mark.sshd
@@ -205,7 +263,7 @@ def test_watch_draws_again_until_ctrl_c(sshd):
         return words in shown
 
     assert see(b"1,200 / 20,000")
-    put_overview(server, {**FOUND, "run": {**RUN, "step": 1300}})
+    put_overview(server, {**FOUND, "runs": [{**RUN, "progress": {**PROGRESS, "step": 1300}}]})
     assert see(b"1,300 / 20,000")
     process.send_signal(signal.SIGINT)
     assert process.wait(20) in (0, 130)
