@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
 from deploy.effects.bundle import onbox_bundle
@@ -14,20 +14,29 @@ from deploy.errors import BoxUnfit, KilledThere, LinkLost, error_named
 from deploy.onbox.wire import BULK, EVENT, find_answer
 
 OnEvent = Callable[[dict[str, Any]], None]
+Question = tuple[str, dict[str, Any]]  # a verb and its request
 
 # Looked for in this order; some boxes have Python only where conda put it.
 PYTHONS = "python3 python /root/miniconda3/bin/python /opt/conda/bin/python /usr/bin/python3"
 ABSENT, NO_PYTHON = 98, 97
 
-# One line without single quotes or "!", so that sh, bash, zsh, fish and csh pass it on unchanged.
+# Lines without single quotes or "!", so that sh, bash, zsh, fish and csh pass them on unchanged.
+FIND = (
+    'for y in PYTHONS; do command -v "$y" >/dev/null 2>&1 && '
+    '"$y" -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null && break; y=; done'
+)
+# First by the Python that was noted when the program was installed: looking for one takes longer
+# than most requests. Without `site` (-S): where it loads much, it is most of a start.
 START = (
-    'p="$HOME/.gpubox/NAME"; for y in PYTHONS; do command -v "$y" >/dev/null 2>&1 && '
-    '"$y" -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null && break; y=; done; '
-    '[ -n "$y" ] || exit 97; [ -f "$p" ] || exit 98; exec "$y" "$p" VERB'
+    'p="$HOME/.gpubox/NAME"; [ -f "$p" ] && read -r y 2>/dev/null <"$HOME/.gpubox/python" && '
+    f'[ -x "$y" ] && exec "$y" -S "$p" VERB; {FIND}; '
+    '[ -n "$y" ] || exit 97; [ -f "$p" ] || exit 98; exec "$y" -S "$p" VERB'
 )
 INSTALL = (
     'umask 077; d="$HOME/.gpubox"; mkdir -p "$d" && t="$d/.new-$$" && cat >"$t" && '
-    '[ "$(wc -c <"$t")" -eq SIZE ] && mv -f "$t" "$d/NAME" || { rm -f "$t"; exit 96; }'
+    f'[ "$(wc -c <"$t")" -eq SIZE ] && {{ {FIND}; [ -z "$y" ] || '
+    '"$y" "$t" compile "$d/NAME" 2>/dev/null; mv -f "$t" "$d/NAME"; } || '
+    '{ rm -f "$t"; exit 96; }'
 )
 
 
@@ -38,19 +47,26 @@ class Agent:
         self.link = link
         self.folders = folders or {}
         self.also: dict[str, Any] = {}  # goes with every request, such as a deploy's lock
+        self._ahead: dict[str, dict[str, Any]] = {}  # question → answer that came with another
 
     def call(
         self,
         verb: str,
         on_event: OnEvent | None = None,
         repeatable: bool = False,
+        ahead: Sequence[Question] = (),
         **request: Any,
     ) -> dict[str, Any]:
         """Do one request and return its answer; the box's refusal is raised as a KitError.
 
         Only a `repeatable` request is sent again, once, where the link dies under it: of any
-        other nobody knows whether the box has done it.
+        other nobody knows whether the box has done it. `ahead` are questions that will be asked
+        next, which the box answers along with this one: each then takes no request of its own.
         """
+        if known := self._ahead.pop(_key(verb, request), None):
+            return known
+        if ahead:
+            request["ahead"] = ahead
         line = self._line(request)
         try:
             done = self._installed(verb, line, on_event)
@@ -58,7 +74,11 @@ class Agent:
             if not repeatable:
                 raise
             done = self._installed(verb, line, on_event)
-        return self.answer(verb, done)
+        answer = self.answer(verb, done)
+        for question, found in zip(ahead, answer.pop("ahead", []), strict=False):
+            if "ok" in found:  # a refusal is met again, by whoever asks in earnest
+                self._ahead[_key(*question)] = found["ok"]
+        return answer
 
     def _installed(self, verb: str, line: bytes, on_event: OnEvent | None) -> Done:
         done = self._run(verb, line, on_event)
@@ -83,7 +103,8 @@ class Agent:
     def install(self) -> None:
         """Put the zipapp on the box under its hash; an existing one is never overwritten."""
         name, content = onbox_bundle()
-        script = INSTALL.replace("SIZE", str(len(content))).replace("NAME", name)
+        script = INSTALL.replace("SIZE", str(len(content))).replace("PYTHONS", PYTHONS)
+        script = script.replace("NAME", name)
         done = self.link.run(_in_shell(script), content)
         if done.code != 0:
             raise BoxUnfit(
@@ -96,6 +117,10 @@ class Agent:
 
     def _line(self, request: dict[str, Any]) -> bytes:
         return json.dumps({"folders": self.folders, **self.also, **request}).encode() + b"\n"
+
+
+def _key(verb: str, request: dict[str, Any]) -> str:
+    return verb + json.dumps(request, sort_keys=True)
 
 
 def read_answer(name: str, verb: str, done: Done) -> dict[str, Any]:

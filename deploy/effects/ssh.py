@@ -107,7 +107,6 @@ class SshLink:
             done = finish(stream, stdin, on_line, self.name)
         finally:
             stream.close()
-        self._open_spare()
         if done.code == -1 and not isinstance(stream, Child):
             if not stream.alive():
                 raise self._lost()
@@ -161,7 +160,8 @@ class SshLink:
 
     def _channel(self, command: str) -> Channel:
         """A session with the command sent; LinkLost if nobody knows whether it arrived."""
-        session = self._session()
+        session = self._take_spare() or self._session()
+        self._open_spare()
         try:
             return Channel(session, command)
         except (OSError, EOFError, paramiko.SSHException) as no:
@@ -169,9 +169,6 @@ class SshLink:
 
     def _session(self) -> Any:
         """An open session, nothing sent yet: so it may be tried again on a new connection."""
-        spare = self._take_spare()
-        if spare is not None:
-            return spare
         for wait in (SESSION_ENDS, 0):
             try:
                 return self._connection.transport.open_session(timeout=CONNECT_SECONDS)
@@ -189,7 +186,7 @@ class SshLink:
             raise self._lost() from no
 
     def _open_spare(self) -> None:
-        """Have the session for the next request opened while we think: a round trip less for it."""
+        """Have the session for the next request opened meanwhile: a round trip less for it."""
         if self._by_system_ssh:
             return
         transport = self._connection.transport

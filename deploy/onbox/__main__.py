@@ -64,13 +64,22 @@ VERBS = {
 }
 
 
+def act(verb: str, request: dict[str, Any], wire: Wire) -> Any:
+    module, function = VERBS[verb]
+    return getattr(importlib.import_module("." + module, __package__), function)(request, wire)
+
+
 def handle(verb: str, request: dict[str, Any], wire: Wire) -> dict[str, Any]:
     """The answer to one request; errors become part of the answer."""
     try:
-        module, function = VERBS[verb]
-        act = getattr(importlib.import_module("." + module, __package__), function)
         with deploy_lock(request, wire):
-            return {"schema": 1, "ok": act(request, wire)}
+            answer = act(verb, request, wire)
+            if request.get("ahead"):  # what the laptop will ask next: it saves the round trips
+                folders = {"folders": request.get("folders") or {}}
+                answer["ahead"] = [
+                    handle(each, {**folders, **more}, wire) for each, more in request["ahead"]
+                ]
+            return {"schema": 1, "ok": answer}
     except Refusal as no:
         return {"schema": 1, "error": {"kind": no.kind, "message": no.message, "hint": no.hint}}
     except Exception as fault:
@@ -90,6 +99,11 @@ def main(argv: list[str]) -> int:
         from .keeper import keep
 
         return keep()
+    if argv[1:2] == ["compile"]:
+        from .bytecode import compile_own
+
+        compile_own(argv[0], argv[2])
+        return 0
     if len(argv) != 2 or argv[1] not in VERBS:
         sys.stderr.write(
             "usage: python3 onbox.pyz VERB; verbs: {}\n".format(", ".join(sorted(VERBS)))

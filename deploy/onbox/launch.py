@@ -165,7 +165,7 @@ def unpack_code(content: bytes, target: str) -> None:
 def start_run(places: Places, run_id: str) -> None:
     """Give a run a supervisor, detached from us; nothing happens where it has one."""
     folder = run_folder(places, run_id)
-    command = [sys.executable, "-m", f"{__package__}.supervise", folder]
+    command = [sys.executable, "-S", "-m", f"{__package__}.supervise", folder]
     command = _outside_our_scope(run_id) + command
     log = os.open(
         os.path.join(folder, "logs", "supervisor.log"),

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from deploy.effects.agent import Agent
+from deploy.effects.agent import Agent, Question
 from deploy.effects.link import LocalLink
 from deploy.plan.config import Box, Name
 from deploy.plan.deploy import IMAGES, Start, Way, choose_start, choose_way
 from deploy.plan.quantities import show_duration
 from deploy.verbs.desk import Desk
-from deploy.verbs.idle import arm_keeper, say_armed
+from deploy.verbs.idle import arm_keeper, rule_of, say_armed
 from deploy.verbs.launch import conclude, plan_launch, submit, watched
 from deploy.verbs.ship import ensure_image
 from deploy.verbs.unlock import deploying, release_with_next
@@ -52,7 +53,7 @@ def deploy_to(
     began = time.monotonic()
     with nullcontext() if desk.dry_run else deploying(box):
         settings = desk.box(name)
-        found = look(desk, name, box)
+        found = look(desk, name, box, questions(desk, box, settings, data))
         way = choose_way(name, settings, desk.config.run, found, device)
         desk.show.step(
             f"{name}: {found['system']['os']}; runner {way.runner}, device {way.device} ({way.why})"
@@ -71,7 +72,19 @@ def deploy_to(
     return {**report, "action": start.action, "version": version, "seconds": seconds}
 
 
-def look(desk: Desk, name: str, box: Agent) -> dict[str, Any]:
+def questions(desk: Desk, box: Agent, settings: Box, data: str) -> list[Question]:
+    """What is asked next where nothing has changed: is the keeper armed with this very rule, and
+    which version of the data set is there."""
+    asked: list[Question] = []
+    if not isinstance(box.link, LocalLink) and not desk.dry_run:
+        asked.append(("arm", {"same_as": rule_of(desk, box, settings)[2]}))
+    if data or desk.config.run.data:
+        named, _ = asked_for(desk, "", data or desk.config.run.data, "", "")
+        asked.append(("data_state", {"name": named}))
+    return asked
+
+
+def look(desk: Desk, name: str, box: Agent, ahead: Sequence[Question] = ()) -> dict[str, Any]:
     """What the box is and has; waits for another deploy there and says for whose."""
 
     def event(told: dict[str, Any]) -> None:
@@ -79,7 +92,7 @@ def look(desk: Desk, name: str, box: Agent) -> dict[str, Any]:
             desk.show.note(f"{name}: waiting for {told['waits_for']}")
 
     images = [desk.config.run.image or each for each in IMAGES.values()]
-    found = box.call("prospect", event, images=images)
+    found = box.call("prospect", event, ahead=ahead, images=images)
     for note in found["notes"]:
         desk.show.warn(note)
     return found

@@ -40,12 +40,7 @@ def arm_keeper(
     """Arm the box's keeper with the rule of the config and of `fab idle`; one round trip where
     it is armed with exactly that already. StopFailed where the rule can't be carried out."""
     name = box.link.name
-    overrides = read_overrides(name)
-    rule = with_overrides(config.idle, overrides)
-    check_rule(rule, config.price_per_hour)
-    channels = read_channels(desk, rule)
-    parts = [name, asdict(replace(config, idle=rule)), channels, desk.config.currency, box.folders]
-    asked = asked_mark(*parts, desk.config.run.stop_grace)
+    rule, channels, asked = rule_of(desk, box, config)
     if not force and not restart:
         already = box.call("arm", same_as=asked)
         if already["armed"]:
@@ -53,7 +48,7 @@ def arm_keeper(
     found = box.call("marks", **questions())
     choice = choose(config.provider, found, ssh_host(box, config, name))
     stop = stop_plan(config, choice, found)
-    where_from = origins(load_document(), name, overrides)
+    where_from = origins(load_document(), name, read_overrides(name))
     grace = desk.config.run.stop_grace
     request = arm_request(name, config, rule, where_from, stop, choice, desk.config.currency, grace)
     if any(not is_webhook(each["url"]) for each in channels):
@@ -62,6 +57,16 @@ def arm_keeper(
         ensure_notify_bundle(desk, box)
     request.update(asked=asked, channels=channels, force=force, restart=restart, mode=mode)
     return box.call("arm", **request)
+
+
+def rule_of(desk: Desk, box: Agent, config: Box) -> tuple[IdleRule, list[dict[str, str]], str]:
+    """The rule that holds for a box, its channels, and the mark of exactly that arming."""
+    name = box.link.name
+    rule = with_overrides(config.idle, read_overrides(name))
+    check_rule(rule, config.price_per_hour)
+    channels = read_channels(desk, rule)
+    parts = [name, asdict(replace(config, idle=rule)), channels, desk.config.currency, box.folders]
+    return rule, channels, asked_mark(*parts, desk.config.run.stop_grace)
 
 
 def ssh_host(box: Agent, config: Box, name: str) -> str:

@@ -127,3 +127,30 @@ def test_the_oldest_python_that_is_promised_answers(tmp_path, monkeypatch, folde
     box = Agent(LocalLink(), folders)
     assert box.call("facts")["python"]["version"].startswith("3.8")
     assert box.call("survey")["system"]["id"]
+
+
+def test_it_is_compiled_as_it_is_installed_and_another_python_can_still_run_it(
+    own_home, folders, monkeypatch
+):
+    box = Agent(LocalLink(), folders)
+    box.call("facts")
+    (program,) = (own_home / ".gpubox").glob("onbox-*.pyz")
+    noted = (own_home / ".gpubox" / "python").read_text().strip()
+    assert box.call("facts")["python"]["path"] == noted
+    done = subprocess.run(
+        [noted, "-c", "import onbox.launch as m; print(m.__file__)"],
+        env={**os.environ, "PYTHONPATH": str(program)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == f"{program}/onbox/launch.pyc", done.stderr
+    if OLD_PYTHON.is_file():
+        (own_home / ".gpubox" / "python").write_text(f"{OLD_PYTHON}\n")
+        assert box.call("facts")["python"]["version"].startswith("3.8")
+
+
+def test_a_noted_python_that_is_gone_is_looked_for_again(own_home, folders):
+    box = Agent(LocalLink(), folders)
+    box.call("facts")
+    (own_home / ".gpubox" / "python").write_text("/nowhere/python\n")
+    assert Path(box.call("facts")["python"]["path"]).exists()
