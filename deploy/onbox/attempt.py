@@ -28,6 +28,7 @@ from .steps import boot_mark, first_step_seconds, newest_step
 from .stopping import drop_intent, stop_at_once, write_intent
 
 PERIOD = 0.25  # seconds between two looks
+EAGER = 0.05  # until the first step, which is waited for
 RESERVED = 256 << 10  # bytes, given up on a full disk to say just that
 BEAT = 20.0  # seconds between two signs of life in state.json's mtime
 
@@ -129,7 +130,7 @@ class Attempt:
         self._watch_for_pre_emption()
         beat, first, asked = 0.0, False, 0.0
         grace = float(self.run["stop_grace"])
-        while not self.runner.poll(PERIOD):
+        while not self.runner.poll(PERIOD if first else EAGER):
             now = time.monotonic()
             if now - beat >= BEAT:
                 beat = now

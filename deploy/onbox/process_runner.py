@@ -80,9 +80,10 @@ class ProcessRunner:
         while True:
             ended = self._ended()
             self._copy()
-            if ended or time.monotonic() >= deadline:
+            left = deadline - time.monotonic()
+            if ended or left <= 0:
                 return ended
-            time.sleep(0.1)
+            time.sleep(min(0.1, left))
 
     def _ended(self) -> bool:
         self._memory.look()

@@ -222,8 +222,8 @@ def conclude(desk: Desk, report: dict[str, Any]) -> dict[str, Any]:
         desk.show.done(f"{run}: first step done")
     elif outcome == "queued":
         desk.show.warn(f"{run} waits in the queue: {state.get('waits_for', '')}")
-    elif outcome == "silent":
-        desk.show.warn(f"{run} runs, but its program writes no progress.json")
+    elif outcome in ("output", "silent"):
+        say_stepless(desk, report)
     elif state["state"] == "finished":
         desk.show.done(f"{run} finished")
     else:
@@ -233,6 +233,16 @@ def conclude(desk: Desk, report: dict[str, Any]) -> dict[str, Any]:
     if state.get("phases"):
         desk.show.note(phases_line(state["phases"]))
     return report
+
+
+def say_stepless(desk: Desk, report: dict[str, Any]) -> None:
+    """Of a program that runs and writes no progress.json: what it printed last, if anything."""
+    run, lines = report["id"], report.get("tail", [])[-3:]
+    for line in lines:
+        desk.show.note(line)
+    said = "runs and prints" if report["outcome"] == "output" else "runs, and has printed nothing"
+    desk.show.done(f"{run} {said}; it reports no steps (no progress.json)")
+    desk.show.note(f"fab logs --run {run} --follow shows what it prints")
 
 
 def resume(desk: Desk, run: str = "") -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from deploy.effects import agent as agents
 from deploy.effects import bundle
 from deploy.effects.agent import Agent
 from deploy.effects.link import Done, LocalLink
-from deploy.errors import BoxUnfit, EngineError, KitError
+from deploy.errors import BoxUnfit, EngineError, KitError, NoSuchRun
 
 OLD_PYTHON = Path("~/.pyenv/versions/3.8.18/bin/python3.8").expanduser()
 
@@ -154,3 +154,28 @@ def test_a_noted_python_that_is_gone_is_looked_for_again(own_home, folders):
     box.call("facts")
     (own_home / ".gpubox" / "python").write_text("/nowhere/python\n")
     assert Path(box.call("facts")["python"]["path"]).exists()
+
+
+class Counting(LocalLink):
+    requests = 0
+
+    def run(self, command, stdin=b"", on_line=None):
+        self.requests += 1
+        return super().run(command, stdin, on_line)
+
+
+def test_what_is_asked_ahead_takes_no_request_of_its_own(own_home, folders):
+    link = Counting()
+    box = Agent(link, folders)
+    box.call("facts")
+    link.requests = 0
+    ahead = [("data_state", {"name": "x"}), ("stop", {"run": "20261130-0930-x-0000"})]
+    box.call("facts", ahead=ahead)
+    assert link.requests == 1
+    assert box.call("data_state", name="x")["id"] == ""
+    assert link.requests == 1
+    box.call("data_state", name="x")  # an answer holds once: what follows may have changed it
+    assert link.requests == 2
+    with pytest.raises(NoSuchRun):  # a refusal is met by whoever asks in earnest
+        box.call("stop", run="20261130-0930-x-0000")
+    assert link.requests == 3

@@ -13,6 +13,7 @@ from deploy.errors import Busy, NoSuchRun
 from deploy.onbox.output import tail
 from deploy.onbox.runs import record, supervisor_pid
 from deploy.onbox.tending import goes_on, resume_verdict, tend
+from deploy.onbox.waiting import stepless
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +67,22 @@ def test_a_bad_start_is_told_at_once_with_the_last_lines(box, program, state, ki
     assert report["outcome"] == "ended"
     assert (report["state"]["state"], report["state"]["ending"]["kind"]) == (state, kind)
     assert "before" in report["tail"]
+
+
+def test_a_program_that_reports_no_steps_is_not_waited_for_in_silence(box):
+    report = box.launch("print('epoch 1', flush=True)\ntime.sleep(300)")
+    assert report["outcome"] == "output" and report["state"]["state"] == "running"
+    assert report["tail"] == ["epoch 1"]
+    late = box.launch("print('reading', flush=True)\ntime.sleep(1.5)\nsys.exit(4)")
+    assert late["outcome"] == "ended" and late["tail"] == ["reading"]
+
+
+@pytest.mark.parametrize(
+    "running,printed,outcome",
+    [(1, None, ""), (25, None, "silent"), (3, 1, ""), (30, 2, ""), (7, 5, "output")],
+)
+def test_how_long_a_program_without_steps_is_waited_for(running, printed, outcome):
+    assert stepless(running, printed) == outcome
 
 
 @pytest.mark.parametrize("python", ["/no/such/python", "a venv that pip can't fill"])
