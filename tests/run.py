@@ -1,8 +1,9 @@
 """`make test`: both suites, in the environments that they need; one closing line, the worst exit code.
 
-The workload's tests need TensorFlow and run in .venv-train; all others run in .venv, which has none.
-Real boxes, engines and links share a machine with whatever else it does: a few failed tests are run
-once more, and said by name as passed only at the second try; many are not.
+The workload's tests need TensorFlow and run in .venv-train; all others run in .venv, which has none,
+two files of them side by side, since boxes boot and links time out while nothing computes. Real
+boxes, engines and links share a machine with whatever else it does: a few failed tests are run once
+more, one after another, and said by name as passed only at the second try; many are not.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 SUITES = (
-    (".venv-train", ["tests/workload"]),
-    (".venv", ["tests", "--ignore=tests/workload"]),
+    (".venv-train", ["tests/workload"], []),
+    (".venv", ["tests", "--ignore=tests/workload"], ["--numprocesses=2", "--dist=loadfile"]),
 )
 FEW = 5
 TESTS_FAILED = 1  # pytest's exit code
@@ -47,9 +48,9 @@ def run(environment: str, words: list[str]) -> Ended:
     return Ended(suite.returncode, **counts, names=names)
 
 
-def run_with_second_try(environment: str, words: list[str]) -> Ended:
+def run_with_second_try(environment: str, words: list[str], side_by_side: list[str]) -> Ended:
     """The suite's end; the worse of two where a few tests were tried again."""
-    first = run(environment, words)
+    first = run(environment, [*words, *side_by_side])
     if first.code != TESTS_FAILED or not 0 < first.failed <= FEW:
         return first
     print(f"{first.failed} failed: once more", flush=True)
@@ -61,7 +62,7 @@ def run_with_second_try(environment: str, words: list[str]) -> Ended:
 
 
 def main(arguments: list[str]) -> int:
-    ends = [run_with_second_try(where, [*words, *arguments]) for where, words in SUITES]
+    ends = [run_with_second_try(where, [*words, *arguments], by) for where, words, by in SUITES]
     passed, failed, skipped = (sum(getattr(end, key) for end in ends) for key in Ended._fields[1:4])
     # the closing line of the whole: a runner's plain one
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
