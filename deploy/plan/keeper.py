@@ -184,6 +184,16 @@ def status_line(answer: Mapping[str, Any], now: float) -> str:
     return ", ".join(parts)
 
 
+def what_keeps(answer: Mapping[str, Any], name: str, answers: bool) -> str:
+    """What can be done about a reminder; `answers`: somebody sits at this terminal."""
+    if not answer.get("armed"):
+        return f"Nothing stops it: fab idle --arm --host {name}, or fab down"
+    caps = {"lifetime": "--max-hours", "cost": "--max-cost"}
+    if flag := caps.get(answer["status"]["decision"]["cause"]):
+        return f"Only another cap keeps it: fab idle {flag} --host {name}"
+    return "Enter keeps it for an hour" if answers else f"To keep it: fab hold 1h --host {name}"
+
+
 def being_stopped(stopping: Mapping[str, Any]) -> str:
     if stopping["for_laptop"]:
         return "auto-stop: READY to be stopped from the laptop (fab watch)"

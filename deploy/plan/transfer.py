@@ -149,10 +149,12 @@ class Totals:
                 self.largest = (step.found.path, step.found.size)
 
     def lines(self) -> list[str]:
-        """`send: 3 files, not on the box`, …"""
-        words = {"pack": "send packed", "file": "send", "note": "note"}
+        """`send: 3, not on the box`; of what only the manifest tells, `new folder: 2`."""
+        words = {"pack": "send packed", "file": "send"}
         return [
-            f"{words.get(action, action)}: {count}, {reason}"
+            f"{reason}: {count}"
+            if action == "note"
+            else f"{words.get(action, action)}: {count}, {reason}"
             for (action, reason), count in sorted(self.why.items())
         ]
 

@@ -18,12 +18,15 @@ INSTALL = {
 }
 
 
-def completion_script(desk: Desk, shell: str) -> None:
+def completion_script(desk: Desk, shell: str) -> list[dict[str, str]]:
+    """The script on stdout, ready for the shell; with --json as a string."""
     script = completion(shell)
     if script is None:
         raise UsageError(f"completion: expected bash, zsh or fish, got {shell!r}", INSTALL["bash"])
-    desk.show.raw(script)
+    if not desk.show.machine:
+        desk.show.raw(script)
     desk.show.note(INSTALL[shell])
+    return [{"shell": shell, "script": script}]
 
 
 def names(desk: Desk, kind: str) -> list[str]:

@@ -12,6 +12,11 @@ from deploy.verbs.desk import Desk
 def forward(desk: Desk, port: int, local: int = 0) -> list[dict[str, Any]]:
     """Carry 127.0.0.1:`local` here to 127.0.0.1:`port` on the box until Ctrl-C or a lost link."""
     name = only_box(desk, "forward")
+    if not port:
+        raise UsageError(
+            "which port of the box?",
+            f"such as 8080, a web server's: fab forward 8080 --host {name}",
+        )
     check_port(port, "PORT")
     if local:
         check_port(local, "--local")

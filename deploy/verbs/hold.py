@@ -24,6 +24,12 @@ def hold(desk: Desk, time: str, why: str, off: bool) -> list[dict[str, Any]]:
         with desk.open(name) as box:
             held = box.call("hold", seconds=seconds, why=why, who=getpass.getuser())
         until = "no hold any more" if off else f"held for {show_duration(seconds)}"
-        desk.show.done(f"{name}: {until}; lifetime and money cap hold all the same")
+        if held["armed"]:
+            desk.show.done(f"{name}: {until}; lifetime and money cap hold all the same")
+        else:
+            desk.show.warn(
+                f"{name}: {until}, but no keeper is armed: nothing stops this box, held or not "
+                f"(fab idle --arm --host {name})"
+            )
         results.append({"box": name, **held})
     return results

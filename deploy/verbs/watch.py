@@ -11,7 +11,7 @@ from typing import Any
 from deploy.effects.commands import desktop_notice, run_own
 from deploy.errors import KitError
 from deploy.plan.config import Box
-from deploy.plan.keeper import status_line
+from deploy.plan.keeper import status_line, what_keeps
 from deploy.verbs.desk import Desk
 from deploy.verbs.down import wait_until_off
 
@@ -20,17 +20,22 @@ SNOOZE = 3600.0
 
 def watch(desk: Desk, every: float, once: bool) -> list[dict[str, Any]]:
     """Look at each box every `every` seconds, until Ctrl-C; once with `once`."""
-    pressed = keys() if not once else queue.Queue()
+    answers = sys.stdin.isatty() and not once  # whether somebody can press Enter
+    pressed = keys() if answers else queue.Queue()
     told: dict[str, tuple[str, int]] = {}
     while True:
-        results = [look(desk, name, told, pressed) for name in desk.hosts]
+        results = [look(desk, name, told, pressed, answers) for name in desk.hosts]
         if once:
             return results
         wait(pressed, every)
 
 
 def look(
-    desk: Desk, name: str, told: dict[str, tuple[str, int]], pressed: queue.Queue[str]
+    desk: Desk,
+    name: str,
+    told: dict[str, tuple[str, int]],
+    pressed: queue.Queue[str],
+    answers: bool,
 ) -> dict[str, Any]:
     try:
         with desk.open(name) as box:
@@ -40,7 +45,7 @@ def look(
             answer = box.call("idle")
         line = status_line(answer, time.time())
         desk.show.say(f"{name}: {line}")
-        notice(desk, name, answer, line, told)
+        notice(desk, name, answer, f"{line}. {what_keeps(answer, name, answers)}", told)
         stopped = stop_from_here(desk, name, desk.box(name), answer)
         return {"box": name, "line": line, "stopped": stopped}
     except KitError as no:
@@ -62,7 +67,7 @@ def notice(
     elif told.get(name) != level:
         told[name] = level
         desktop_notice(f"gpubox: {name}", line)
-        desk.show.warn(f"{name}: {line}. Enter keeps it for an hour.")
+        desk.show.warn(f"{name}: {line}")
 
 
 def stop_from_here(desk: Desk, name: str, config: Box, answer: dict[str, Any]) -> bool:
@@ -93,8 +98,7 @@ def keys() -> queue.Queue[str]:
         for line in sys.stdin:
             typed.put(line)
 
-    if sys.stdin.isatty():
-        threading.Thread(target=read, daemon=True).start()
+    threading.Thread(target=read, daemon=True).start()
     return typed
 
 

@@ -11,6 +11,7 @@ from deploy.plan.keeper import (
     parse_limit,
     status_line,
     stop_plan,
+    what_keeps,
     with_overrides,
 )
 from deploy.plan.providers import PRESETS, choose, questions, table_rows
@@ -256,3 +257,18 @@ def test_what_is_not_as_it_should_be_is_loud():
     assert "reminders only" in status_line(report, 1e9)
     off = {**ARMED, "rule": {**ARMED["rule"], "rule": {"enabled": False, "stop_after": 1.0}}}
     assert "auto-stop: OFF" in status_line(off, 1e9)
+
+
+@pytest.mark.parametrize(
+    "answer, answers, says",
+    [
+        ({"armed": False}, True, "Nothing stops it: fab idle --arm --host box, or fab down"),
+        ({"armed": True, "cause": "idle"}, True, "Enter keeps it for an hour"),
+        ({"armed": True, "cause": "idle"}, False, "To keep it: fab hold 1h --host box"),
+        ({"armed": True, "cause": "cost"}, True, "Only another cap keeps it: fab idle --max-cost"),
+        ({"armed": True, "cause": "lifetime"}, True, "fab idle --max-hours --host box"),
+    ],
+)
+def test_a_reminder_says_what_helps(answer, answers, says):
+    status = {"decision": {"cause": answer.get("cause")}}
+    assert says in what_keeps({**answer, "status": status}, "box", answers)

@@ -135,6 +135,15 @@ def test_hold_and_cost(reached):
     assert copy["total"]["on"] == sum_["on"] and "last copy" in copy["note"]
 
 
+def test_a_hold_where_nothing_stops_the_box_is_a_warning(reached, capsys):
+    box = reached.open()
+    assert not hold(box.desk(), "2h", "", False)[0]["armed"]
+    assert "held for 2 h, but no keeper is armed" in capsys.readouterr().err
+    idle(box.desk(), {"arm": True}, {})
+    assert hold(box.desk(), "2h", "", False)[0]["armed"]
+    assert "no keeper is armed" not in capsys.readouterr().err
+
+
 def test_down_stops_and_up_starts_a_box_and_both_make_sure(reached):
     box = reached.open('stop = {command = ["OFF"], start = ["ON"]}')
     idle(box.desk(), {"arm": True}, {})
@@ -190,14 +199,14 @@ def test_watch_tells_the_desktop_once_a_level(reached, monkeypatch):
 
     deadline = time.monotonic() + 30
     while not told:
-        watch_verb.look(box.desk(), "box", levels, queue.Queue())
+        watch_verb.look(box.desk(), "box", levels, queue.Queue(), True)
         assert time.monotonic() < deadline
         time.sleep(0.5)
-    watch_verb.look(box.desk(), "box", levels, queue.Queue())
-    assert len(told) == 1
+    watch_verb.look(box.desk(), "box", levels, queue.Queue(), True)
+    assert len(told) == 1 and told[0].endswith("Enter keeps it for an hour")
     snooze: queue.Queue = queue.Queue()
     snooze.put("\n")
-    watch_verb.look(box.desk(), "box", levels, snooze)
+    watch_verb.look(box.desk(), "box", levels, snooze, True)
     assert idle(box.desk(), NO_ACTION, {})[0]["hold"]["left"] > 3500
 
 

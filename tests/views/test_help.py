@@ -1,5 +1,6 @@
 """The grouped list of verbs, and completion in the real shells."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -41,6 +42,12 @@ def test_fab_shows_them_by_what_one_wants_to_do(words):
 def test_help_lines_fit():
     text = help_text({"deploy": "short", "export": "x" * 60})
     assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_the_script_of_a_shell_as_json_is_json():
+    done = fab("completion", "fish", "--json")
+    (found,) = json.loads(done.stdout)["results"]
+    assert found == {"shell": "fish", "script": completion("fish")}
 
 
 def test_an_unknown_shell_is_refused():

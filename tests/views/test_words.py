@@ -44,6 +44,12 @@ def test_help_is_not_swallowed_and_explains_the_flag():
     assert done.returncode == 0 and "--port=INT" in done.stdout
 
 
+def test_forward_without_a_port_says_what_is_missing():
+    done = fab("forward")
+    assert done.returncode == 2 and "which port of the box?" in done.stderr
+    assert "fab forward 8080 --host" in done.stderr
+
+
 def test_a_port_out_of_range_is_one_line_and_exit_2():
     done = fab("forward", "99999")
     assert done.returncode == 2
