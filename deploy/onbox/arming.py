@@ -21,7 +21,9 @@ from .refusal import Refusal
 from .rehearsal import rehearse
 from .units import install_unit, starts_at_boot, user_units_last
 
-START_SECONDS = 15.0
+START_SECONDS, AGAIN_SECONDS = 15.0, 5.0
+ONSTART = "/root/onstart.sh"  # vast.ai runs it at each start of a pod
+MARK = "# gpubox-keeper"
 # The small supervisor where there is no systemd: starts the keeper again unless it was disarmed.
 LOOP = 'while :; do "$1"; [ $? -eq 3 ] && exit 0; sleep 2; done'
 KEPT_OUT = ("channels", "mode", "force", "restart")
@@ -129,27 +131,58 @@ def write_start_script() -> None:
 
 def start_detached() -> list[str]:
     """A small supervisor of its own session; after a reboot cron starts it where there is one."""
-    command = ["/bin/sh", "-c", LOOP, "gpubox-keeper", start_path()]
     nothing = subprocess.DEVNULL
     subprocess.Popen(
-        command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True, cwd="/"
+        loop(), stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True, cwd="/"
     )
-    return note_at_reboot(command)
+    return note_at_reboot(loop())
+
+
+def loop() -> list[str]:
+    return ["/bin/sh", "-c", LOOP, "gpubox-keeper", start_path()]
+
+
+def start_again() -> None:
+    """Start a detached keeper that has died with its supervisor; what hinders it stands in its
+    log. One that lives all the same refuses the second."""
+    if os.path.exists(start_path()):
+        since = time.monotonic()
+        start_detached()
+        with contextlib.suppress(Refusal):
+            wait_for_keeper(since, AGAIN_SECONDS)
 
 
 def note_at_reboot(command: list[str]) -> list[str]:
-    """An @reboot line in the user's crontab, where a cron runs."""
+    """A line in the script that a rented pod runs at each start, where there is one; else an
+    @reboot line in the user's crontab, where a cron runs."""
+    if os.access(ONSTART, os.W_OK):
+        return note_in_onstart(command)
     if not cron_runs():
         return []
     listed = run_program(["crontab", "-l"], 10)
     table = listed.text if listed.code == 0 else ""
-    mark = "# gpubox-keeper"
-    lines = [line for line in table.splitlines() if mark not in line]
+    lines = [line for line in table.splitlines() if MARK not in line]
     line = " ".join(shlex.quote(word) for word in command).replace("%", "\\%")
-    lines.append(f"@reboot {line} {mark}")
+    lines.append(f"@reboot {line} {MARK}")
     text = "\n".join(lines) + "\n"
     done = subprocess.run(["crontab", "-"], input=text.encode(), timeout=10)
     return [] if done.returncode == 0 else ["crontab refuses our @reboot line"]
+
+
+def note_in_onstart(command: list[str]) -> list[str]:
+    """Before the script's own lines, which may never end."""
+    with open(ONSTART, encoding="utf-8", errors="surrogateescape") as file:
+        lines = [line for line in file.read().splitlines() if MARK not in line]
+    line = " ".join(shlex.quote(word) for word in command)
+    at = 1 if lines and lines[0].startswith("#!") else 0
+    lines.insert(at, f"setsid {line} </dev/null >/dev/null 2>&1 & {MARK}")
+    mode = os.stat(ONSTART).st_mode & 0o777
+    try:
+        with atomic_file(ONSTART, mode) as out:
+            out.write(("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+    except OSError as no:
+        return [f"{ONSTART} can't be written: {no.strerror}"]
+    return []
 
 
 def cron_runs() -> bool:
@@ -166,12 +199,15 @@ def after_reboot(armed: dict[str, Any]) -> bool:
     """Will something start the keeper after a reboot?"""
     if armed.get("mode") in ("system", "user"):
         return starts_at_boot(str(armed["mode"]))
-    return cron_runs() and "gpubox-keeper" in run_program(["crontab", "-l"], 10).text
+    with contextlib.suppress(OSError), open(ONSTART, errors="replace") as file:
+        if MARK in file.read():
+            return True
+    return cron_runs() and MARK in run_program(["crontab", "-l"], 10).text
 
 
-def wait_for_keeper(since: float) -> None:
+def wait_for_keeper(since: float, seconds: float = START_SECONDS) -> None:
     """Until it has looked at the box once after `since`; a Refusal with its last words if not."""
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         status = read_status()
         if status and keeper_lives(status) and float(status["at"]) > since:
@@ -183,7 +219,7 @@ def wait_for_keeper(since: float) -> None:
             words = file.read()[-300:].strip().splitlines()[-1]
     raise Refusal(
         "StopFailed",
-        f"NOT armed: the keeper did not come up within {START_SECONDS:.0f} s: {words}",
+        f"NOT armed: the keeper did not come up within {seconds:.0f} s: {words}",
         "fab doctor; the keeper's log is ~/.gpubox/keeper/log",
     )
 

@@ -69,7 +69,19 @@ def idle_status(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """Answer: {armed, why_not, status, rule…}: everything that `fab idle` and `fab status` show."""
     from .arming import after_reboot
 
+    revive()
     return said(after_reboot)
+
+
+def revive() -> None:
+    """Start a keeper again that is armed and dead, where nothing else would: a pod that was started
+    anew has neither init nor cron. Every look from a laptop does this first."""
+    armed = read_armed()
+    if armed is None or armed.get("mode") != "detached" or keeper_lives(read_status()):
+        return
+    from .arming import start_again  # large, and hardly ever asked
+
+    start_again()
 
 
 def said(survives: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from .disks import disk
-from .keeper_status import said
+from .keeper_status import revive, said
 from .ledger import read_ledger
 from .life import keeper_folder
 from .places import Places, find_places, own_folder
@@ -24,6 +24,7 @@ HOURS = 36  # of the ledger: the laptop sums up the day of its own time zone
 
 def overview(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """Verb: what `write_overview` last wrote is read without us; this is for boxes without it."""
+    revive()
     places = find_places(request)
     return summed_up(places, of_interest(list_runs(places)))
 

@@ -7,6 +7,7 @@ import shutil
 import time
 from typing import Any
 
+from .keeper_status import revive
 from .outlook import will_go_on
 from .output import end_of, read_all, tail
 from .overview import summed_up
@@ -20,6 +21,7 @@ PERIOD = 0.2
 
 def status(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """Verb: all runs (or `run`, with its last lines), room on the disks, the keeper's own words."""
+    revive()
     places = find_places(request)
     found = summed_up(places, list_runs(places))
     if request.get("run"):

@@ -210,10 +210,17 @@ def say_armed(desk: Desk, name: str, armed: Mapping[str, Any]) -> None:
     for line in [*armed.get("problems", []), *armed.get("notes", [])]:
         desk.show.warn(f"{name}: {line}")
     if not armed["after_reboot"]:
-        desk.show.warn(f"{name}: NOT armed after a reboot: nothing starts the keeper then")
+        desk.show.warn(f"{name}: NOT armed after a reboot: {after_reboot(armed['mode'])}")
     note = caps_note(armed["rule"])
     if note:
         desk.show.note(note)
+
+
+def after_reboot(mode: str) -> str:
+    """What becomes of a keeper that the box itself does not start."""
+    if mode == "detached":
+        return "the box has neither init nor cron; the next fab status starts the keeper again"
+    return "nothing starts the keeper then"
 
 
 def try_notice(desk: Desk, box: Agent, name: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from deploy.effects.agent import Agent
 from deploy.effects.held import held
-from deploy.errors import KitError
+from deploy.errors import KitError, RunFailed
 from deploy.plan.deploy import choose_start, choose_way
 from deploy.plan.run import full_command, run_id, slug_of
 from deploy.plan.workers import (
@@ -160,12 +160,28 @@ def take_back(desk: Desk, box: Agent, name: str, run: str) -> None:
 
 
 def wait_for_all(desk: Desk, boxes: Boxes, runs: dict[str, str]) -> list[dict[str, Any]]:
-    """The chief's first step is everybody's."""
+    """The chief's first step is everybody's. Where one fails at its start, the others are stopped:
+    they would wait for it."""
     results = []
     for name, box in boxes.items():
         report = watched(desk, name, box, "wait", {"run": runs[name]}, runs[name])
-        results.append({"box": name, **conclude(desk, report)})
+        try:
+            results.append({"box": name, **conclude(desk, report)})
+        except RunFailed:
+            for other in boxes:
+                if other != name:
+                    stop_waiting(desk, other, boxes[other], runs[other], runs[name])
+            raise
     return results
+
+
+def stop_waiting(desk: Desk, name: str, box: Agent, run: str, failed: str) -> None:
+    """Stop a worker whose peer did not start; what can't be done is said."""
+    try:
+        box.call("stop", run=run, grace=5.0, by=f"the kit, as {failed} failed")
+        desk.show.step(f"{name}: {run} stopped: it would have waited for {failed}")
+    except KitError as no:
+        desk.show.warn(f"{name}: {run} waits for {failed} and could not be stopped: {no.message}")
 
 
 def resume_all(desk: Desk, boxes: Boxes, runs: dict[str, str]) -> list[dict[str, Any]]:

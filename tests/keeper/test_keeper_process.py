@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from deploy.errors import StopFailed
+from deploy.onbox import arming
+from deploy.onbox.keeper_status import keeper_lives
 from tests.keeper.local import DEAF, QUICK, LocalBox, Webhook
 
 pytestmark = pytest.mark.slow
@@ -177,7 +179,8 @@ def test_a_killed_keeper_comes_back_and_a_second_one_is_refused(box):
     assert subprocess.run([start], stderr=subprocess.PIPE).returncode == 3
 
 
-def test_killed_together_with_its_supervisor_it_is_not_armed(box):
+def killed_with_its_supervisor(box):
+    """As after a restart of a pod: the files are there, and no process."""
     box.arm(
         [box.stop_script()],
         rule=QUICK.__class__(stop_after=60.0, remind_after=30.0, poll=1.0, **DEAF),
@@ -186,9 +189,49 @@ def test_killed_together_with_its_supervisor_it_is_not_armed(box):
     parent = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
     os.kill(parent, signal.SIGKILL)
     os.kill(pid, signal.SIGKILL)
-    box.wait(lambda: not box.idle()["armed"])
-    assert box.idle()["why_not"] == "the keeper does not run"
+    box.wait(lambda: not keeper_lives(box.status()))
+    return pid
+
+
+@pytest.mark.parametrize("verb", ["status", "overview", "idle"])
+def test_killed_together_with_its_supervisor_it_is_started_by_the_next_look(box, verb):
+    pid = killed_with_its_supervisor(box)
+    answer = box.agent.call(verb)
+    keeper = answer if verb == "idle" else answer["keeper"]
+    assert keeper["armed"] and keeper["status"]["pid"] != pid
+
+
+def test_a_keeper_that_can_not_be_started_again_is_not_armed(box):
+    killed_with_its_supervisor(box)
+    (box.keeper / "start").unlink()
+    assert (box.idle()["armed"], box.idle()["why_not"]) == (False, "the keeper does not run")
     assert box.arm([box.stop_script()])["armed"]
+
+
+def test_a_disarmed_one_is_not_started_again(box):
+    killed_with_its_supervisor(box)
+    box.agent.call("disarm")
+    assert not box.idle()["armed"] and not keeper_lives(box.status())
+
+
+def test_the_script_that_a_pod_runs_at_each_start_starts_the_keeper(box, tmp_path, monkeypatch):
+    script = tmp_path / "onstart.sh"
+    script.write_text("#!/bin/bash\ntouch own-line\nsleep infinity\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(arming, "ONSTART", str(script))
+    killed_with_its_supervisor(box)
+    for _ in range(2):  # twice is once
+        assert arming.note_at_reboot(arming.loop()) == []
+    text = script.read_text()
+    assert text.startswith("#!/bin/bash\nsetsid ") and text.count(arming.MARK) == 1
+    assert arming.after_reboot({"mode": "detached"}) and script.stat().st_mode & 0o777 == 0o755
+    pod = subprocess.Popen([script], cwd=tmp_path, start_new_session=True)
+    try:
+        box.wait(lambda: keeper_lives(box.status()))
+        assert (tmp_path / "own-line").exists()
+    finally:
+        os.killpg(pod.pid, signal.SIGKILL)
+        pod.wait()
 
 
 def test_a_deleted_rule_is_written_again_and_survives_a_restart(box):

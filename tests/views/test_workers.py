@@ -149,6 +149,28 @@ def test_a_taken_port_is_named_and_nothing_starts(boxes):  # noqa: F811
     assert runs_on(one) == runs_on(two_) == []
 
 
+FAILS_ON_TWO = """
+import json, os, socket, sys, time
+if socket.gethostname() == "two":
+    sys.exit(2)
+print("waiting for my peer", flush=True)
+time.sleep(3600)
+"""
+
+
+def test_where_one_fails_at_its_start_none_runs(boxes, tmp_path):  # noqa: F811
+    (tmp_path / "train.py").write_text(FAILS_ON_TWO)
+    own = 'runner = "process"\npython = "/usr/bin/python3"\nshared = true\n'
+    run = f'[run]\ncode = "{tmp_path}"\ncommand = ["python", "train.py"]\n'
+    one = boxes.start("process", "one", toml=own)
+    two_ = boxes.start("process", "two", toml=own + run)
+    done = fab("deploy", "--workers", "one,two", "--device", "cpu", code=40)
+    (failed,), (stopped,) = runs_on(two_), runs_on(one)
+    assert f"{failed}: failed" in done.stderr and f"{stopped} stopped" in done.stderr
+    assert (state_of(two_, failed), state_of(one, stopped)) == ("failed", "stopped")
+    assert one.run("pgrep", "-f", "train.py", check=False).stdout == ""
+
+
 def test_boxes_that_do_not_reach_each_other_are_named_and_nothing_starts(boxes):  # noqa: F811
     network = f"gpubox-test-{os.getpid()}"
     docker("network", "create", network)  # Docker keeps its networks apart
