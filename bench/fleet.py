@@ -60,16 +60,17 @@ def main() -> int:
 def measure(count: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="gpubox-fleet-") as name, ExitStack() as stack:
         folder = Path(name)
-        servers = make_boxes(stack, folder, count)
+        servers, line = make_boxes(stack, folder, count)
+        pids = [each.process.pid for each in servers]
         figures = {"boxes": float(count)}
         figures["fleet.one_seconds"] = timed(folder, ["box0"])["seconds"]
-        before = worked(servers)
+        before = worked(pids), worked(line)
         every = timed(folder, [f"box{i}" for i in range(count)])
-        every["boxes_cpu_seconds"] = worked(servers) - before
+        figures["fleet.boxes_cpu_seconds"] = worked(pids) - before[0]
+        figures["fleet.line_cpu_seconds"] = worked(line) - before[1]
         figures["fleet.seconds"] = every["seconds"]
         figures["fleet.peak_mib"] = every["peak_mib"]
         figures["fleet.cpu_seconds"] = every["cpu_seconds"]
-        figures["fleet.boxes_cpu_seconds"] = every["boxes_cpu_seconds"]
         figures["fleet.plain_ssh_seconds"] = plain_ssh(folder, count)
         figures["fleet.ratio_to_plain_ssh"] = every["seconds"] / figures["fleet.plain_ssh_seconds"]
         with frozen(servers[0].process):
@@ -98,11 +99,11 @@ def plain_ssh(folder: Path, count: int) -> float:
     return time.monotonic() - began
 
 
-def worked(servers: list[Server]) -> float:
-    """CPU seconds of the sshds, their sessions that have ended included."""
+def worked(pids: list[int]) -> float:
+    """CPU seconds of some processes, their children that have ended included."""
     ticks = 0
-    for each in servers:
-        fields = Path(f"/proc/{each.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         ticks += sum(map(int, fields[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -120,8 +121,8 @@ class Server:
         )
 
 
-def make_boxes(stack: ExitStack, folder: Path, count: int) -> list[Server]:
-    """The sshds, the relay before them, the homes with the kit in them, and the laptop's files."""
+def make_boxes(stack: ExitStack, folder: Path, count: int) -> tuple[list[Server], list[int]]:
+    """The sshds, the relay before them (its pid), the homes with the kit in them, the laptop's files."""
     for key in ("host", "user"):
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key)]
         subprocess.run(command, check=True)
@@ -140,7 +141,7 @@ def make_boxes(stack: ExitStack, folder: Path, count: int) -> list[Server]:
     wait_for(pairs[-1][0])
     write_laptop(folder, [pair[0] for pair in pairs])
     settle(folder, count)
-    return servers
+    return servers, [relaying.pid]
 
 
 def write_laptop(folder: Path, ports: list[int]) -> None:
@@ -276,6 +277,7 @@ def table(figures: dict[str, float], count: int) -> str:
         ("one box", f"{figures['fleet.one_seconds']:.2f} s"),
         (f"{count} boxes, each with a keeper", f"{figures['fleet.seconds']:.2f} s"),
         ("  CPU of the laptop's side", f"{figures['fleet.cpu_seconds']:.2f} s"),
+        ("  CPU of the line that is simulated", f"{figures['fleet.line_cpu_seconds']:.2f} s"),
         ("  CPU of the boxes' sshds", f"{figures['fleet.boxes_cpu_seconds']:.2f} s"),
         ("  against `ssh BOX true` for each", f"{figures['fleet.ratio_to_plain_ssh']:.2f} x"),
         ("  its memory at most", f"{figures['fleet.peak_mib']:.0f} MiB"),

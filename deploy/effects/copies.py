@@ -35,7 +35,7 @@ def copy_path(box: str, what: str) -> Path:
 def keep_copy(box: str, what: str, value: dict[str, Any]) -> None:
     """Remember an answer of a box under a name such as `status.json`; not synced, as a hundred
     boxes would take a second for it, and a copy that can't be read counts as none."""
-    text = json.dumps({"schema": 1, "copied_at": time.time(), "value": value}, indent=1)
+    text = json.dumps({"schema": 1, "copied_at": time.time(), "value": value})
     write_atomically(copy_path(box, what), text.encode(), sync=False)
 
 
