@@ -40,6 +40,7 @@ VERBS = {
     "send": ("sending", "send"),
     "home": ("sending", "home"),
     "unlock": ("deploylock", "unlock"),
+    "renew": ("deploylock", "renew"),
     "evaluate": ("evaluate", "evaluate"),
     "seed": ("seed", "seed"),
     "gc": ("cleanup", "gc"),

@@ -80,11 +80,17 @@ def deploy_lock(request: dict[str, Any], wire: Any) -> Iterator[None]:
 
 
 def _renew(token: str, stop: threading.Event) -> None:
-    path = os.path.join(lock_path(), "holder.json")
     while not stop.wait(HEARTBEAT):
-        with contextlib.suppress(OSError):
-            if (read_holder(lock_path()) or {}).get("token") == token:
-                os.utime(path, None)
+        renew({"token": token})
+
+
+def renew(request: dict[str, Any], wire: Any = None) -> dict[str, Any]:
+    """Verb: a sign of life of the deploy `token`, if the lock is its; never waits for it."""
+    with contextlib.suppress(OSError):
+        if (read_holder(lock_path()) or {}).get("token") == request["token"]:
+            os.utime(os.path.join(lock_path(), "holder.json"), None)
+            return {"held": True}
+    return {"held": False}
 
 
 def release(token: str) -> None:

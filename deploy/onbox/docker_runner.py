@@ -12,14 +12,14 @@ import time
 from typing import Any
 
 from .compose import Mounts, compose_run, container_name, project
-from .memory import MemoryWatch, own_cgroup
+from .memory import MemoryWatch, container_groups, own_cgroup
 from .output import OutputLog
 from .places import Places
 from .process_runner import cache_of, scratch_of
 from .publish import atomic_file
 from .refusal import Refusal
 
-MEMORY_PERIOD = 0.03  # seconds; a look is one read of a small file
+MEMORY_PERIOD = 0.02  # seconds; a look is one read of a small file
 ENGINE_PATIENCE = 600.0  # seconds that a dead engine may take to come back
 
 
@@ -98,15 +98,24 @@ class DockerRunner:
         shutil.rmtree(scratch, ignore_errors=True)
         os.makedirs(scratch, mode=0o700)
         self._write_compose(gpus, data, scratch)
-        up = ["up", "--detach", "--no-build", "--no-deps", "--force-recreate", "--quiet-pull"]
+        container = self._create()
+        self._expect(container)
+        done = docker("start", container, seconds=300)
+        if done.returncode != 0:
+            raise _refused(last_line(done.stderr))
+        handle = {"container": container, "base": self.log.end}
+        self._watch(container)
+        return handle
+
+    def _create(self) -> str:
+        """The container, made and not yet started; its id."""
+        up = ["up", "--no-start", "--no-build", "--no-deps", "--force-recreate", "--quiet-pull"]
         done = docker(*self._compose(), *up, self.run["service"], seconds=300)
         self._say("\n".join(line for line in done.stderr.splitlines() if "error" in line.lower()))
         found = containers_of(self.run["id"])
         if done.returncode != 0 or len(found) != 1:
             raise _refused(last_line(done.stderr))
-        handle = {"container": found[0], "base": self.log.end}
-        self._watch(found[0])
-        return handle
+        return found[0]
 
     def adopt(self, handle: dict[str, Any]) -> None:
         """Go on watching a container that an earlier supervisor started."""
@@ -116,6 +125,7 @@ class DockerRunner:
                 stamp, offset = file.read().split()
             if int(offset) > handle["base"]:
                 self._since, self._skip = stamp, self.log.end - int(offset)
+        self._expect(handle["container"])
         self._watch(handle["container"])
 
     def _mark(self) -> str:
@@ -169,13 +179,17 @@ class DockerRunner:
         if text.strip():
             self.log.write(("gpubox: " + text.strip() + "\n").encode())
 
-    def _watch(self, container: str) -> None:
+    def _expect(self, container: str) -> None:
+        """Watch the memory counter from before the start: what dies at once is not missed."""
         self._container = container
+        self._memory.expect(container_groups(container))
+        threading.Thread(target=self._watch_memory, daemon=True).start()
+
+    def _watch(self, container: str) -> None:
         found = inspect(container)
         if found and found["State"]["Pid"]:
             self._memory.follow(own_cgroup(found["State"]["Pid"]))
         threading.Thread(target=self._follow, daemon=True).start()
-        threading.Thread(target=self._watch_memory, daemon=True).start()
 
     def _watch_memory(self) -> None:
         """Often, since the counter goes with the container, some 50 ms after its program."""

@@ -22,7 +22,16 @@ def own_cgroup(pid: object) -> str:
     return ""
 
 
-def _candidates(controllers: str, path: str) -> list[str]:
+def container_groups(container: str) -> list[str]:
+    """Where the counter of a container will be once it runs, by the engine's two ways to name its
+    cgroup: one that dies at once is gone before the engine can be asked which it was."""
+    names = [f"docker/{container}", f"system.slice/docker-{container}.scope"]
+    groups = [("memory", name) for name in names] + [("", name) for name in names]
+    return [path for each in groups for path in _candidates(*each, above=False)]
+
+
+def _candidates(controllers: str, path: str, above: bool = True) -> list[str]:
+    """Files to try for a cgroup; `above`: the top one too, where a container sees itself."""
     tail = path.lstrip("/")
     if controllers == "":
         roots, name = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], "memory.events"
@@ -30,7 +39,8 @@ def _candidates(controllers: str, path: str) -> list[str]:
         roots, name = ["/sys/fs/cgroup/memory"], "memory.oom_control"
     else:
         return []
-    return [os.path.join(root, part, name) for root in roots for part in (tail, "")]
+    parts = (tail, "") if above else (tail,)
+    return [os.path.join(root, part, name) for root in roots for part in parts]
 
 
 def count(path: str) -> int:
@@ -47,8 +57,13 @@ class MemoryWatch:
 
     def __init__(self, group: str = "") -> None:
         self._group = group
+        self._expected: list[str] = []
         self._group_before, self._machine_before = count(group), count("/proc/vmstat")
         self._seen = 0
+
+    def expect(self, groups: list[str]) -> None:
+        """Cgroups of which one is going to be made: its counter begins at nought."""
+        self._expected = groups
 
     def follow(self, group: str) -> None:
         """A cgroup that did not exist yet: its counter began at nought."""
@@ -56,6 +71,10 @@ class MemoryWatch:
 
     def look(self) -> None:
         """To be called now and then: a cgroup and its counter end with its container."""
+        if not self._group:
+            made = [path for path in self._expected if os.path.exists(path)]
+            if made:
+                self.follow(made[0])
         self._seen = max(self._seen, count(self._group) - self._group_before)
 
     def kills(self, killed: bool) -> int:

@@ -42,6 +42,17 @@ def test_it_is_held_from_the_first_request_to_the_end(box):
     assert "lock" not in box.agent.also
 
 
+def test_it_gives_signs_of_life_while_the_laptop_builds(box, monkeypatch):
+    monkeypatch.setattr("deploy.verbs.unlock.RENEW", 0.5)
+    with deploying(box.agent):
+        box.agent.call("facts")
+        path = os.path.join(box.places.home, "deploy.lock", "holder.json")
+        os.utime(path, (time.time() - 110, time.time() - 110))
+        box.wait(lambda: time.time() - os.stat(path).st_mtime < 60)
+        assert lock_of(box)["pid"] == os.getpid()
+    assert lock_of(box) is None
+
+
 def test_the_last_request_gives_it_back(box):
     with deploying(box.agent):
         box.agent.call("facts")
