@@ -22,6 +22,7 @@ TABLES = {
     "IdleRule": "`[idle]` and `[boxes.NAME.idle]`",
     "DataSet": "`[data.NAME]`",
     "RunRule": "`[run]`",
+    "FetchRule": "`[fetch]`",
 }
 
 

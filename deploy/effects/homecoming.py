@@ -17,9 +17,10 @@ from deploy.effects.copies import write_atomically
 from deploy.effects.link import Done, Stream
 from deploy.errors import VerifyError
 from deploy.onbox.wire import BULK
-from deploy.plan.fetch import is_step, newest, safe_path
+from deploy.plan.fetch import is_step, make_room, newest, safe_path
 
 SUMS = "SHA256SUMS"
+PASSING = ".passing.json"
 OnBytes = Callable[[int], None]
 
 
@@ -149,6 +150,27 @@ class Homecoming:
         _sync_folder(self.checkpoints)
         shutil.rmtree(self.checkpoints / f".old-{step}", ignore_errors=True)
         self.got["steps"].append(step)
+
+    def make_room(self, which: str, keep: int) -> list[str]:
+        """After a fetch: remember what came by a plain one, and remove what gives way to it."""
+        path = self.checkpoints / PASSING
+        passing: set[str] = set()
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            passing = set(json.loads(path.read_bytes())["steps"])
+        if which == "last":
+            passing |= set(self.got["steps"])
+        elif which == "all":
+            passing = set()
+        best = self.checkpoints / "best"
+        named = best.read_text().strip() if best.is_file() else ""
+        old = make_room(passing, self.steps(), named, keep)
+        content = {"schema": 1, "steps": sorted(passing & set(self.steps()) - set(old))}
+        write_atomically(path, json.dumps(content).encode())
+        for step in old:
+            grave = self.checkpoints / f".old-{step}"
+            (self.checkpoints / step).rename(grave)
+            shutil.rmtree(grave, ignore_errors=True)
+        return old
 
     def _point(self) -> None:
         """LATEST and best, after everything they name is in place."""

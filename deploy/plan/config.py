@@ -99,12 +99,20 @@ class RunRule:
 
 
 @dataclass(frozen=True)
+class FetchRule:
+    """[fetch]: what `fab fetch` leaves at home."""
+
+    keep: int = 5  # checkpoints of a run that a plain fetch leaves, beside the best one; 0: all
+
+
+@dataclass(frozen=True)
 class Config:
     """The whole of gpubox.toml."""
 
     boxes: dict[Name, Box] = field(default_factory=dict)
     data: dict[Name, DataSet] = field(default_factory=dict)
     run: RunRule = field(default_factory=RunRule)
+    fetch: FetchRule = field(default_factory=FetchRule)
     idle: IdleRule = field(default_factory=IdleRule)
     notify: dict[Name, str] = field(default_factory=dict)  # channel → file that holds its URL
     default_box: Name = Name("local")

@@ -51,6 +51,18 @@ def newest(steps: Iterable[str]) -> str:
     return max((s for s in steps if is_step(s)), key=lambda s: int(s[5:]), default="")
 
 
+def make_room(passing: Iterable[str], steps: Iterable[str], best: str, keep: int) -> list[str]:
+    """Which checkpoints at home give way to newer ones: of those that a plain fetch brought all
+    but the newest `keep`, never the best, never the newest of all. 0 keeps all.
+
+    passing  names of what came by a plain fetch; what was asked for by --all or --best stays
+    steps    names of the whole checkpoints at home
+    """
+    there = sorted(set(passing) & set(steps), key=lambda step: int(step[5:]))
+    old = there[:-keep] if keep else []
+    return [step for step in old if step not in (best, newest(steps))]
+
+
 def summary(got: dict[str, Any]) -> str:
     """`step_00001200 came home (38.9 MiB); 2 kept` for what one fetch did."""
     from deploy.plan.quantities import show_size
@@ -62,6 +74,8 @@ def summary(got: dict[str, Any]) -> str:
         parts.append(f"{len(got['kept'])} home already")
     for step, why in got["dropped"].items():
         parts.append(f"{step} dropped: {why}")
+    if got.get("removed"):
+        parts.append(f"{len(got['removed'])} older made room (fetch.keep)")
     if got["files"]:
         parts.append(f"{len(got['files'])} other files brought up to date")
     return "; ".join(parts) or "nothing new"

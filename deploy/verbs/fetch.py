@@ -80,6 +80,7 @@ class Errand:
         with self._desk.show.progress(f"fetch {run}", None) as bar:
             errand = Homecoming(folder, bar.advance)
             got = errand.receive(box, run, self._which, files=True)
+        got["removed"] = errand.make_room(self._which, self._desk.config.fetch.keep)
         self._tell_home(box, run, newest(errand.steps()))
         self._desk.show.done(f"{run}: {summary(got)}")
         state = got["begin"]["state"]
@@ -90,7 +91,7 @@ class Errand:
                 else "has no checkpoint yet"
             )
             self._desk.show.warn(f"{run} {yet}; its other files are in {folder / 'output'}")
-        kept = {key: got[key] for key in ("steps", "kept", "dropped", "files", "bytes")}
+        kept = {key: got[key] for key in ("steps", "kept", "dropped", "removed", "files", "bytes")}
         goes_on = got["begin"]["goes_on"]
         return {
             "id": run,

@@ -12,7 +12,7 @@ from deploy.effects.homecoming import Homecoming, digest_of
 from deploy.errors import LinkLost, NoSuchRun, VerifyError
 from deploy.onbox.checkpoints import parse_sums
 from deploy.onbox.runs import record
-from deploy.plan.fetch import choice, interval, newest, safe_path
+from deploy.plan.fetch import choice, interval, make_room, newest, safe_path
 from deploy.verbs.desk import Desk
 from deploy.verbs.fetch import fetch
 
@@ -201,6 +201,46 @@ def test_no_name_from_a_box_leaves_its_folder(path):
 def test_sums_that_point_elsewhere_are_refused(name):
     with pytest.raises(ValueError):
         parse_sums(f"{'0' * 64}  {name}\n")
+
+
+@pytest.mark.parametrize(
+    "passing,steps,best,keep,removed",
+    [
+        ([1, 2, 3, 4], [1, 2, 3, 4], 0, 2, [1, 2]),
+        ([1, 2, 3, 4], [1, 2, 3, 4], 1, 2, [2]),  # the best stays
+        ([1, 2, 3, 4], [1, 2, 3, 4], 0, 0, []),  # 0 keeps all
+        ([2, 4], [1, 2, 3, 4], 0, 1, [2]),  # 1 and 3 were asked for by --all
+        ([1], [1], 0, 1, []),
+        ([1, 9], [1], 0, 1, []),  # never the newest of all, whatever is remembered
+        ([99999999, 100000000], [99999999, 100000000], 0, 1, [99999999]),  # by number, not by name
+    ],
+)
+def test_which_checkpoints_at_home_make_room(passing, steps, best, keep, removed):
+    names = {n: f"step_{n:08d}" for n in [0, *passing, *steps]}
+    found = make_room([names[n] for n in passing], [names[n] for n in steps], names[best], keep)
+    assert found == [names[n] for n in removed]
+
+
+@pytest.mark.slow
+def test_what_a_plain_fetch_brought_makes_room_and_what_was_asked_for_stays(box, tmp_path):
+    program = """
+    publish(newest() + 1, keep=2)
+    replace(ckpt + "/best", "step_00000003\\n")
+    """
+    run = box.launch(program)["id"]
+    home = Homecoming(tmp_path)
+    for number in range(1, 8):
+        box.until(run, "finished")
+        which = "all" if number <= 2 else "last"
+        home.receive(box.agent, run, which, files=False)
+        home.make_room(which, 2)
+        assert f"step_{number:08d}" in whole(tmp_path)
+        if number < 7:
+            box.agent.call("resume", run=run, wait=True)
+    assert sorted(whole(tmp_path)) == [f"step_{n:08d}" for n in (1, 2, 3, 6, 7)]
+    remembered = json.loads((home.checkpoints / ".passing.json").read_text())
+    assert set(remembered) == {"schema", "steps"}
+    assert remembered["steps"][-2:] == ["step_00000006", "step_00000007"]
 
 
 def test_flags():
