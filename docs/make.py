@@ -109,7 +109,71 @@ never switched off. `fab idle --arm` shows what was found.
 | provider | how it is stopped | the bill | the data | from outside | sure |
 |---|---|---|---|---|---|"""
 
-PAGES = {"config.md": config_page, "errors.md": errors_page, "providers.md": providers_page}
+# What the lines of the README's table of figures are called in its Chinese sister.
+FIGURES = {
+    "what": "内容",
+    "measured": "实测",
+    "bench": "基准",
+    "convolutional net, rate against the plain TensorFlow-1 program (CPU time)": (
+        "卷积网络,速度与原始 TensorFlow-1 程序之比(CPU 时间)"
+    ),
+    "BP network, the same": "BP 网络,同上",
+    "test accuracy: BP, 30,000 steps, three seeds": "测试准确率:BP,30,000 步,三个随机种子",
+    "convolutional net, 2,000 steps, three seeds; 20,000 steps, one seed": (
+        "卷积网络,2,000 步,三个种子;20,000 步,一个种子"
+    ),
+    "a checkpoint every 1,000 steps costs": "每 1,000 步存一个检查点的代价",
+    "20,000 small files over a slow line (50 ms, 100 Mbit/s), files per second against Fabric "
+    "`put`, `scp -r`": (
+        "慢线路(50 ms、100 Mbit/s)上传 20,000 个小文件,每秒文件数与 Fabric `put`、`scp -r` 之比"
+    ),
+    "staging 20,000 small files from a disk with 10 ms an operation, against `cp -r`": (
+        "从每次操作 10 ms 的盘搬运 20,000 个小文件,与 `cp -r` 之比"
+    ),
+    "one file changed, one added, one removed among 100,000: bytes sent": (
+        "100,000 个文件中改一个、加一个、删一个:发送的字节数"
+    ),
+    "a changed 3 MiB layer of the image: bytes sent; time against `docker save \\| ssh docker load`": (
+        "镜像中 3 MiB 的一层改变:发送的字节数;用时与 `docker save \\| ssh docker load` 之比"
+    ),
+    "CPU image; GPU image": "CPU 镜像;GPU 镜像",
+    "requests of a warm `fab deploy`; of `fab status`": (
+        "一切已就绪时 `fab deploy` 的请求数;`fab status` 的请求数"
+    ),
+    "the keeper: memory; share of one core at a look every 15 s": (
+        "看守程序:内存;每 15 秒查看一次时占一个核心的比例"
+    ),
+    "the keeper, 10,000 random days: stopped at work, left idle, over a cap; of the money saved": (
+        "看守程序,随机的 10,000 天:工作时被关、闲置未关、超出上限的次数;省下的钱"
+    ),
+}
+
+
+def chinese_readme() -> str:
+    """README.zh-CN.md with the table of figures of README.md: the same figures in both. A line
+    whose translation is missing stays in English."""
+    english = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = re.search(r"## Figures.*?(^\|.*?)\n\n", english, re.DOTALL | re.MULTILINE)
+    text = (ROOT / "README.zh-CN.md").read_text(encoding="utf-8")
+    before, mark, rest = text.partition("<!-- made from README.md by `make docs` -->\n")
+    if table is None or not mark:
+        raise SystemExit("README.md or README.zh-CN.md: the table of figures is not found")
+    rows = "\n".join(map(_in_chinese, table[1].splitlines()))
+    return before + mark + rows + "\n\n" + rest.partition("\n\n")[2]
+
+
+def _in_chinese(row: str) -> str:
+    cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row.strip())[1:-1]]
+    shown = [FIGURES.get(cell, cell).replace("CPU time", "CPU 时间") for cell in cells]
+    return row if set(row) <= set("|-") else f"| {' | '.join(shown)} |"
+
+
+PAGES = {
+    "config.md": config_page,
+    "errors.md": errors_page,
+    "providers.md": providers_page,
+    "../README.zh-CN.md": chinese_readme,
+}
 
 
 def main(check: bool) -> int:
@@ -118,10 +182,10 @@ def main(check: bool) -> int:
     for name, make in PAGES.items():
         page = DOCS / name
         text = make()
-        if check and (not page.exists() or page.read_text() != text):
+        if check and (not page.exists() or page.read_text(encoding="utf-8") != text):
             stale.append(name)
         elif not check:
-            page.write_text(text)
+            page.write_text(text, encoding="utf-8")
     if stale:
         sys.stderr.write(f"out of date: docs/{', docs/'.join(stale)}; run `make docs`\n")
     return 1 if stale else 0

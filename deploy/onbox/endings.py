@@ -54,8 +54,19 @@ def why_ended(facts: Facts) -> Ending:
 
 
 def _unsaved(facts: Facts) -> str:
-    killed = facts.exit_code in (-9, 137)
-    return ", killed after its grace: the work since its last checkpoint is lost" if killed else ""
+    """What an end by somebody's will cost, where the program did not end as asked."""
+    if facts.exit_code in (-9, 137):
+        return ", killed after its grace: the work since its last checkpoint is lost"
+    if facts.exit_code in (None, FINISHED, INTERRUPTED, -15, 143):
+        return ""
+    if _disk_full(facts):
+        return ", with the disk of the runs full: the work since its last checkpoint is lost"
+    return f", but ended with {_code(facts.exit_code)}: its last checkpoint may be an older one"
+
+
+def _disk_full(facts: Facts) -> bool:
+    full = facts.free_bytes is not None and facts.free_bytes < FULL
+    return full or "No space left" in "\n".join(facts.tail)
 
 
 def _unknown(facts: Facts) -> Ending:
@@ -74,7 +85,7 @@ def _zero(facts: Facts) -> Ending:
 
 def _failed(facts: Facts) -> Ending:
     code, tail = facts.exit_code, "\n".join(facts.tail)
-    if facts.free_bytes is not None and facts.free_bytes < FULL or "No space left" in tail:
+    if _disk_full(facts):
         state = "interrupted" if code == INTERRUPTED else "failed"
         return Ending(state, "disk-full", "the disk of the runs is full")
     if code == INTERRUPTED:

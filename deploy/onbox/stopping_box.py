@@ -35,7 +35,8 @@ def stop_runs(places: Places, ids: list[str], by: str, then: str, grace: float) 
         def one(run_id: str) -> str:
             try:
                 stopped = stop_run(places, run_id, by, then, grace)
-                return "{}: {}".format(run_id, stopped["state"])
+                ending = stopped.get("ending") or {}
+                return "{}: {}".format(run_id, ending.get("text") or stopped["state"])
             except Exception as fault:
                 return f"{run_id}: could not be stopped: {fault}"
 

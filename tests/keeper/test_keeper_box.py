@@ -7,6 +7,7 @@ import signal
 import subprocess
 import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -170,11 +171,7 @@ def test_it_reminds_saves_switches_off_and_resumes_at_the_next_start(kept):
 def test_a_lifetime_ends_a_working_box_and_its_run_goes_on_after_the_next_start(kept):
     box = kept()
     run = box.launch(WORKS)
-    up = float(box.box.run("cut", "-d", " ", "-f", "1", "/proc/uptime").stdout)
-    began = int(box.box.run("cut", "-d", " ", "-f", "22", "/proc/1/stat").stdout) / 100
-    from dataclasses import replace
-
-    box.arm(replace(PATIENT, max_hours=(up - began + 12) / 3600))
+    box.arm(replace(PATIENT, max_hours=shortly(box, 12)))
     assert box.box.wait_off(90) == 130
     assert "lifetime" in box.saved_log()
     box.box.power_on()
@@ -182,6 +179,27 @@ def test_a_lifetime_ends_a_working_box_and_its_run_goes_on_after_the_next_start(
     box.until(lambda: box.state(run)["state"] == "running")
     box.until(lambda: max(box.steps(run)) > saved)
     assert box.idle()["status"]["signals"]["runs"][0] == "active"
+
+
+def shortly(box, seconds):
+    """`max_hours` that ends the lifetime of the box in so many seconds."""
+    up = float(box.box.run("cut", "-d", " ", "-f", "1", "/proc/uptime").stdout)
+    began = int(box.box.run("cut", "-d", " ", "-f", "22", "/proc/1/stat").stdout) / 100
+    return (up - began + seconds) / 3600
+
+
+def test_a_disk_that_is_full_at_the_stop_is_said_and_does_not_keep_the_box_on(kept):
+    box = kept(more=["--tmpfs", "/data:size=64m,mode=1777"], disks=False)
+    run = box.launch(WORKS)
+    box.until(lambda: box.steps(run))
+    fill = "dd if=/dev/zero of=/data/fill bs=64k; df /data"
+    assert "100%" in box.box.run("sh", "-c", fill).stdout
+    saved = max(box.steps(run))
+    box.arm(replace(PATIENT, max_hours=shortly(box, 12)))
+    assert box.box.wait_off(120) == 130
+    log = box.saved_log()
+    assert f"{run}: interrupted by the shutdown at the end of its lifetime, with the disk" in log
+    assert f"{run}: step_{saved:08d} is whole and NOT home yet" in log
 
 
 def test_a_webhook_that_hangs_a_killed_keeper_and_a_deleted_rule_do_not_save_it(kept):
@@ -252,8 +270,6 @@ def test_with_a_driver_that_never_answers_patience_ends_too(kept, library):
     docker("cp", str(library), f"{box.box.container}:/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1")
     box.box.run("sh", "-c", "ldconfig; touch /dev/nvidiactl")
     gpu_says(box, "error 999")
-    from dataclasses import replace
-
     box.arm(replace(RULE, max_unknown=20.0))
     assert box.box.wait_off(90) == 130
     assert "unknown: gpu:" in box.saved_log()
@@ -269,11 +285,7 @@ def test_a_dead_engine_does_not_keep_the_box_on(kept, cpu_image):
     box.box.run(
         "sh", "-c", "systemctl stop docker.socket; pkill -STOP dockerd; pkill -STOP containerd"
     )
-    up = float(box.box.run("cut", "-d", " ", "-f", "1", "/proc/uptime").stdout)
-    began = int(box.box.run("cut", "-d", " ", "-f", "22", "/proc/1/stat").stdout) / 100
-    from dataclasses import replace
-
-    box.arm(replace(PATIENT, max_hours=(up - began + 8) / 3600))
+    box.arm(replace(PATIENT, max_hours=shortly(box, 8)))
     assert box.box.wait_off(300) == 130
 
 
@@ -322,7 +334,7 @@ def test_a_box_that_is_a_bare_container_is_armed_by_a_small_supervisor(kept):
     box.until(lambda: (box.idle()["status"] or {}).get("pid") not in (None, pid))
     box.box.power_off()
     box.box.power_on()
-    assert box.idle()["why_not"] == "the keeper does not run"
+    assert box.idle()["armed"]  # this very look has started it again
 
 
 def test_the_laptop_killed_while_it_arms_leaves_a_box_that_is_armed_or_says_it_is_not(kept):

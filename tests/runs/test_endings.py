@@ -20,6 +20,8 @@ TABLE = [
         for code in (0, 75, 143, 137, -15, 1)
     ],
     *[(Facts(code, IDLE), "interrupted", "stopped", "by idle") for code in (0, 75, 143, 137, None)],
+    (Facts(1, IDLE), "interrupted", "stopped", "by idle, but ended with exit code 1"),
+    (Facts(1, IDLE, free_bytes=0), "interrupted", "stopped", "with the disk of the runs full"),
     (Facts(137, USER), "stopped", "stopped", "the work since its last checkpoint is lost"),
     (Facts(0, USER, finished=True), "finished", "finished", "just as it was to be stopped"),
     (Facts(75, USER, finished=True), "stopped", "stopped", "by the user"),

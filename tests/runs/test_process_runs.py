@@ -298,6 +298,26 @@ def test_pauses_grow_and_end(tries, pause):
     assert not resume_verdict({**state, "tries": 5}, 1e9, "b")[0]
 
 
+def test_a_run_that_never_gets_further_is_given_up(box):
+    """It asks to be resumed after each start, with nothing more saved than the last time."""
+    program = """
+    if newest() < 1:
+        publish(1)
+    progress(newest(), 10)
+    sys.exit(75)
+    """
+    run = box.launch(program)["id"]
+    for tries in range(6):
+        while box.until(run, "interrupted", "queued", "staging", "running").get("tries") != tries:
+            time.sleep(0.1)
+        state = box.until(run, "interrupted")
+        if tries < 5:
+            assert [each["id"] for each in tend(box.places, time.time() + 7200)] == [run]
+    assert tend(box.places, time.time() + 10**6) == []
+    assert state["best_step"] == 1
+    assert [each["state"] for each in state["history"]].count("running") == 6
+
+
 @pytest.mark.parametrize(
     "text,tries,same_boot,on",
     [
