@@ -25,7 +25,13 @@ from .runs import (
     write_state,
 )
 from .steps import boot_mark, first_step_seconds, newest_step
-from .stopping import drop_intent, stop_at_once, write_intent
+from .stopping import (
+    drop_intent,
+    give_up_reserve,
+    reserve_path,
+    stop_at_once,
+    write_intent,
+)
 
 PERIOD = 0.25  # seconds between two looks
 EAGER = 0.05  # until the first step, which is waited for
@@ -176,7 +182,7 @@ class Attempt:
     def settle(self) -> None:
         """The end: why, which state, and nothing left behind."""
         facts = self._facts()
-        self._give_up_reserve()
+        give_up_reserve(self.folder)  # room on a full disk for the state that says so
         self._end(why_ended(facts), facts.exit_code)
         self.runner.clean()
 
@@ -222,16 +228,8 @@ class Attempt:
         drop_intent(self.folder)
 
     def _keep_reserve(self) -> None:
-        with contextlib.suppress(OSError), open(self._reserve(), "wb") as file:
+        with contextlib.suppress(OSError), open(reserve_path(self.folder), "wb") as file:
             file.write(b"\0" * RESERVED)
-
-    def _reserve(self) -> str:
-        return os.path.join(self.folder, "logs", "reserve")
-
-    def _give_up_reserve(self) -> None:
-        """Make room on a full disk for the state that says so."""
-        with contextlib.suppress(OSError):
-            os.unlink(self._reserve())
 
     def give_up(self, fault: Exception) -> None:
         """Before or while it ran something of ours failed: say what, and leave nothing running."""
@@ -245,7 +243,7 @@ class Attempt:
         else:
             ending = Ending("failed", "kit", f"{type(fault).__name__}: {fault}")
         self.log.write(f"gpubox: {ending.text}\n".encode())
-        self._give_up_reserve()
+        give_up_reserve(self.folder)
         with contextlib.suppress(ValueError):
             self._end(ending, None)
 

@@ -29,6 +29,7 @@ from .stopping_task import Stopping
 from .tending import tend
 
 TEND_SECONDS = 60.0
+CAPS = {"lifetime": "idle --max-hours MORE", "cost": "idle --max-cost MORE"}  # no hold helps
 DISARMED = 3  # exit code that tells systemd, or the small supervisor, not to start us again
 
 
@@ -136,7 +137,8 @@ class Keeper:
         )
         what = "its runs are stopped" if self.armed.get("shared") else self.armed["stop"]["effect"]
         when = time.strftime("%H:%M UTC", time.gmtime(time.time() + (decision.stops_in or 0)))
-        snooze = f"To keep it: fab hold 2h --host {self.box()}"
+        keeps = CAPS.get(decision.cause, "hold 2h")
+        snooze = f"To keep it: fab {keeps} --host {self.box()}"
         since = time.strftime("%H:%M UTC", time.gmtime(time.time() - decision.idle_for))
         quiet = f"No sign of life since {since}\n" if decision.idle_for else ""
         text = f"{decision.reason}\n{quiet}At {when}: {what}\n{self.money()}{snooze}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -29,12 +30,33 @@ MARGIN = 30.0  # seconds beside the grace: the engine's own way, and the last co
 
 
 def write_intent(folder: str, by: str, then: str, grace: float | None = None) -> dict[str, Any]:
-    """Who wants a run to stop, and into which state (`stopped` or `interrupted`)."""
+    """Who wants a run to stop, and into which state (`stopped` or `interrupted`).
+
+    On a full disk half of the run's reserve makes room for it: the rest is for its last state.
+    """
     intent: dict[str, Any] = {"schema": 1, "by": by, "then": then, "at": time.time()}
     if grace is not None:
         intent["grace"] = grace
-    write_json(os.path.join(folder, "intent.json"), intent)
+    path = os.path.join(folder, "intent.json")
+    try:
+        write_json(path, intent)
+    except OSError as no:
+        if no.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        with contextlib.suppress(OSError):
+            os.truncate(reserve_path(folder), os.path.getsize(reserve_path(folder)) // 2)
+        write_json(path, intent)
     return intent
+
+
+def reserve_path(folder: str) -> str:
+    """A file that is there to be deleted where the disk is full."""
+    return os.path.join(folder, "logs", "reserve")
+
+
+def give_up_reserve(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(reserve_path(folder))
 
 
 def drop_intent(folder: str) -> None:

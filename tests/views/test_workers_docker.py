@@ -10,6 +10,7 @@ from tests.box.fixtures import boxes, cpu_image, engine  # noqa: F401
 from tests.views.test_workers import curve, docker, fab, logs_of, state_of, step_of, until
 
 pytestmark = [pytest.mark.engine, pytest.mark.box, pytest.mark.slow, pytest.mark.tensorflow]
+pytestmark += [pytest.mark.timeout(2400)]  # on a busy machine
 STEPS = 3000
 FLAGS = ["--batch", "120", "--hidden", "60", "--learning-rate", "0.05", "--pixel-scale", "255"]
 FLAGS += ["--steps", str(STEPS), "--save-every", "200", "--log-every", "50"]
