@@ -160,9 +160,20 @@ def changed(target: Target, shown: str) -> HostKeyError:
     )
 
 
+def _holding(target: Target) -> list[str]:
+    """The known-hosts files that say something of the target."""
+    return [path for path in target.known_hosts if _lines_about(target.key_name, path)]
+
+
+def holding_file(target: Target) -> str:
+    """The file that holds the key; for a port of its own also the one that has it for port 22."""
+    found = _holding(target) or _holding(target._replace(port=22))
+    return found[0] if found else target.known_hosts[0]
+
+
 def remedy(target: Target) -> str:
     """The command that forgets the old key, in the file that has it."""
     usual = str(Path("~/.ssh/known_hosts").expanduser())
-    holding = [path for path in target.known_hosts if _lines_about(target.key_name, path)]
+    holding = _holding(target)
     files = [f" -f '{path}'" if path != usual else "" for path in holding or [usual]]
     return "; ".join(f"ssh-keygen -R '{target.key_name}'{file}" for file in files)

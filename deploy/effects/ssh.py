@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import shutil
 import sys
 import threading
@@ -15,10 +16,11 @@ from paramiko.common import cMSG_CHANNEL_REQUEST
 from paramiko.ssh_exception import IncompatiblePeer
 
 from deploy.effects.alive import DEAD_SECONDS, PING_SECONDS
-from deploy.effects.hostkeys import HostKeys
+from deploy.effects.hostkeys import HostKeys, holding_file
 from deploy.effects.link import Child, Done, OnLine, Stream, finish
+from deploy.effects.login import Login
 from deploy.effects.opening import CONNECT_SECONDS, Route
-from deploy.effects.target import fastest_first, resolve, ssh_options
+from deploy.effects.target import Target, fastest_first, resolve, ssh_options
 from deploy.errors import ConnectError, LinkLost
 
 GOES_ON = "the same command goes on where it was"
@@ -44,6 +46,7 @@ class SshLink:
     ) -> None:
         self.name = name
         self._ssh_name = host or name
+        self._config_file = config_file
         self._options = ssh_options(config_file, user, port)
         self.target = resolve(self._ssh_name, config_file, user, port)
         self._host_keys = host_keys
@@ -140,23 +143,47 @@ class SshLink:
 
     def bulk_options(self) -> list[str]:
         """Options for the system's ssh: never asks, the same host keys, notices a dead link."""
+        hops = [] if self._by_system_ssh else [each for each in self._logins if each != self.target]
+        options = self._options_to(self.target)
+        if hops:
+            options["ProxyCommand"] = self._through(hops)
+        return _words(options)
+
+    def _through(self, hops: list[Target]) -> str:
+        """A ProxyCommand through the jump hosts, each offered the key that it has taken: ssh's own
+        ProxyJump would offer all of the agent's before it."""
+        command = ""
+        for hop, following in zip(hops, [*hops[1:], self.target], strict=True):
+            options = self._options_to(hop)
+            if command:
+                options["ProxyCommand"] = command
+            words = ["ssh", *ssh_options(self._config_file, hop.user, hop.port), *_words(options)]
+            where = f"[{following.host}]:{following.port}"
+            command = shlex.join([*words, "-W", where, "--", hop.name]).replace("%", "%%")
+        return command
+
+    def _options_to(self, target: Target) -> dict[str, str]:
         options = {
             "BatchMode": "yes",
             "StrictHostKeyChecking": "yes",
-            "UserKnownHostsFile": " ".join(f'"{path}"' for path in self.target.known_hosts),
+            "UserKnownHostsFile": " ".join(f'"{path}"' for path in target.known_hosts),
             "ConnectTimeout": str(CONNECT_SECONDS),
             "ServerAliveInterval": str(PING_SECONDS),
             "ServerAliveCountMax": str(DEAD_SECONDS // PING_SECONDS),
             "Compression": "no",
-            **fastest_first(self.target.ciphers),
+            **fastest_first(target.ciphers),
             # A master of the user's would neither notice a dead link nor have its key checked
             # now; but where only the system's ssh can log in, it may be the reason why.
             **({"ControlMaster": "no"} if self._by_system_ssh else {"ControlPath": "none"}),
         }
-        login = self._route.logins.get(self.target)
+        login = self._logins.get(target)
         if login and login.key_file:  # ssh would offer all of the agent's before it
             options |= {"IdentitiesOnly": "yes", "IdentityFile": f'"{login.key_file}"'}
-        return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+        return options
+
+    @property
+    def _logins(self) -> dict[Target, Login]:
+        return self._route.logins
 
     def _channel(self, command: str) -> Channel:
         """A session with the command sent; LinkLost if nobody knows whether it arrived."""
@@ -224,7 +251,7 @@ class SshLink:
             "route": f"{target.user}@{target.host}:{target.port}{by}, {self._key()}",
             "bulk": own
             or ("our own channel (it asked for a secret)" if asked else "the system's ssh"),
-            "host_key": f"known in {target.known_hosts[0]}",
+            "host_key": f"known in {holding_file(target)}",
         }
 
     def _key(self) -> str:
@@ -290,3 +317,7 @@ class _Writer:
 
     def close(self) -> None:
         self._channel.shutdown_write()
+
+
+def _words(options: dict[str, str]) -> list[str]:
+    return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]

@@ -161,6 +161,36 @@ def test_through_a_jump_host_each_with_its_own_key_checked(sshd):
         box.link(accept_new=True)
 
 
+def test_jump_hosts_are_offered_the_right_key_first_in_bulk_too(sshd, agent, tmp_path):
+    """ssh's own ProxyJump offers a jump host all keys of an agent, and is hung up on."""
+    for number in range(8):
+        agent(new_key(tmp_path / f"other{number}"))
+    sshd("first", extra="MaxAuthTries 3")
+    sshd("second", client="  ProxyJump first", extra="MaxAuthTries 3")
+    box = sshd("box", client="  ProxyJump second", extra="MaxAuthTries 3")
+    plain = ["ssh", "-F", str(box.boxes.ssh_config), "-o", "BatchMode=yes", "box", "true"]
+    assert subprocess.run(plain, capture_output=True).returncode == 255
+    link = box.link()
+    assert link.run("echo here").stdout == b"here\n"
+    assert bulk(link)[:2] == (0, b"here\n")
+    link.close()
+
+
+def test_the_file_that_holds_the_host_key_is_named(sshd):
+    server = sshd(known=False)
+    other = server.folder / "other_hosts"
+    text = server.boxes.ssh_config.read_text().replace(
+        f"UserKnownHostsFile {server.boxes.known_hosts}",
+        f"UserKnownHostsFile {server.boxes.known_hosts} {other}",
+    )
+    server.boxes.ssh_config.write_text(text)
+    server.make_known()
+    server.boxes.known_hosts.rename(other)
+    link = server.link()
+    assert link.describe()["host_key"] == f"known in {other}"
+    link.close()
+
+
 def test_the_fingerprint_of_the_box_is_not_asked_of_the_jump_host(sshd):
     sshd("gate")
     box = sshd("box", client="  ProxyJump gate", known=False)
