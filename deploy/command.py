@@ -97,7 +97,7 @@ def _run(
     from deploy.errors import KitError
     from deploy.verbs.desk import Desk, Outcome
 
-    show = Show(machine)
+    show = Show(machine, debug)
     try:
         desk = Desk(show, _hosts(host, hosts), dry_run, accept_new)
         desk.named = bool(desk.hosts)

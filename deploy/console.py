@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,14 +20,19 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    SpinnerColumn,
     TextColumn,
+    TimeElapsedColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
 from rich.table import Table
 
 from deploy.errors import KitError
+from deploy.plan.quantities import show_duration, show_size
 
+PLAIN_EVERY = 10.0  # s between two plain lines about one thing, where there is no terminal
+LAST_WORDS = 200  # lines of what failed
 # ESC [ … letter, ESC ] … BEL, and backspace
 SEQUENCES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x08")
 
@@ -44,8 +50,9 @@ def plain(text: object) -> str:
 class Show:
     """Everything a verb says. With `machine` (--json) the answer is JSON and nothing else."""
 
-    def __init__(self, machine: bool = False) -> None:
+    def __init__(self, machine: bool = False, debug: bool = False) -> None:
         self.machine = machine
+        self.debug = debug
         self._warned: set[str] = set()
         self._notices = Console(stderr=True, highlight=False, soft_wrap=True)
         self._answers = Console(highlight=False, soft_wrap=True)
@@ -136,9 +143,69 @@ class Show:
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[detail]}", markup=False),
         ]
-        quiet = not self._notices.is_terminal or bool(os.environ.get("GPUBOX_NO_PROGRESS"))
+        quiet = self._no_bars()
+        plainly = _every_while(time.monotonic(), self.note) if quiet else None
         with Progress(*columns, console=self._notices, transient=True, disable=quiet) as shown:
-            yield Bar(shown, shown.add_task(plain(what), total=total, detail=""))
+            yield Bar(shown, shown.add_task(plain(what), total=total, detail=""), plainly, unit)
+
+    @contextmanager
+    def doing(self, what: str) -> Iterator[Callable[[str], None]]:
+        """Something long that says much itself: one line with the time it takes.
+
+        What the block tells stands at the line's end (elsewhere than on a terminal: in a plain line
+        now and then); all of it is shown with --debug, and where the block fails.
+        """
+        self.step(what)
+        began = time.monotonic()
+        told: list[str] = []
+        with self._one_line(began) as shown:
+
+            def tell(line: str) -> None:
+                told.append(line)
+                if self.debug:
+                    self.note(line)
+                elif line.strip():
+                    shown(line)
+
+            try:
+                yield tell
+            except BaseException:
+                for line in [] if self.debug else told[-LAST_WORDS:]:
+                    self.note(line)
+                raise
+        self.note(f"{what}: {show_duration(time.monotonic() - began)}")
+
+    @contextmanager
+    def _one_line(self, began: float) -> Iterator[Callable[[str], None]]:
+        """What is shown of a long action while it goes on: its time and its last line."""
+        if self._no_bars():
+            yield _every_while(began, self.note)
+            return
+        columns = [
+            SpinnerColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+        ]
+        with Progress(*columns, console=self._notices, transient=True) as shown:
+            task = shown.add_task("", total=None)
+            yield lambda line: shown.update(task, description=plain(line)[:60])
+
+    def _no_bars(self) -> bool:
+        return not self._notices.is_terminal or bool(os.environ.get("GPUBOX_NO_PROGRESS"))
+
+
+def _every_while(began: float, say: Callable[[str], None]) -> Callable[[str], None]:
+    """Says a line that is told, with the time since `began`, when PLAIN_EVERY have passed."""
+    last = began
+
+    def told(line: str) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= PLAIN_EVERY:
+            last = now
+            say(f"  {show_duration(now - began)}: {line[:60]}")
+
+    return told
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]], title: str) -> Table:
@@ -155,15 +222,32 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[object]], title: str) -
 class Bar:
     """One progress bar; `at` sets where it is, `detail` what it is doing."""
 
-    def __init__(self, shown: Progress, task: Any) -> None:
+    def __init__(
+        self,
+        shown: Progress,
+        task: Any,
+        plainly: Callable[[str], None] | None = None,
+        unit: str = "bytes",
+    ) -> None:
         self._shown = shown
         self._task = task
+        self._plainly = plainly
+        self._show = show_size if unit == "bytes" else lambda number: str(int(number))
 
     def at(self, completed: float, total: float | None = None, detail: str | None = None) -> None:
         fields: dict[str, Any] = {} if detail is None else {"detail": plain(detail)[-30:]}
         if total is not None:
             fields["total"] = total
         self._shown.update(self._task, completed=completed, **fields)
+        self._say()
 
     def advance(self, amount: float) -> None:
         self._shown.advance(self._task, amount)
+        self._say()
+
+    def _say(self) -> None:
+        if self._plainly is None:
+            return
+        task = self._shown.tasks[self._task]
+        whole = f" of {self._show(task.total)}" if task.total else ""
+        self._plainly(f"{task.description}: {self._show(task.completed)}{whole}")
