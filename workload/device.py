@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import subprocess
@@ -97,21 +98,14 @@ def open_device(
     Raises GpuMissing before the first step where a GPU was asked for and is not seen.
     """
     wanted = required_gpus(os.environ)
+    if choice == "cpu" and wanted:
+        raise GpuMissing("--device cpu, but REQUIRE_GPU asks for a GPU; drop one of them")
+    if choice == "gpu":
+        wanted = max(wanted, 1)
     warning = visibility_warning(os.environ)
     if warning:
         print(warning, file=sys.stderr, flush=True)
-    harmless = not wanted and choice != "gpu" and not list(Path("/dev").glob("nvidia[0-9]*"))
-    with without_noise() if harmless else contextlib.nullcontext():
-        quiet()
-        import tensorflow as tf
-
-        gpus = tf.config.list_physical_devices("GPU")
-    if choice == "gpu":
-        wanted = max(wanted, 1)
-    if choice == "cpu" and wanted:
-        raise GpuMissing("--device cpu, but REQUIRE_GPU asks for a GPU; drop one of them")
-    if len(gpus) < wanted:
-        raise GpuMissing(_missing(wanted, len(gpus), tf))
+    tf, gpus = _import_and_look(wanted)
     if choice == "cpu":
         tf.config.set_visible_devices([], "GPU")
         gpus = []
@@ -133,6 +127,19 @@ def open_device(
         "intra_threads": intra,
         "inter_threads": inter,
     }
+
+
+def _import_and_look(wanted: int) -> tuple[Any, list[Any]]:
+    """(TensorFlow, the GPUs that it sees), which are `wanted` at least; GpuMissing else."""
+    harmless = not wanted and not list(Path("/dev").glob("nvidia[0-9]*"))
+    with without_noise() if harmless else contextlib.nullcontext():
+        quiet()
+        import tensorflow as tf
+
+        gpus = tf.config.list_physical_devices("GPU")
+    if len(gpus) < wanted:
+        raise GpuMissing(_missing(wanted, len(gpus), tf))
+    return tf, gpus
 
 
 def _missing(wanted: int, seen: int, tf: Any) -> str:
@@ -183,5 +190,36 @@ def other_processes() -> list[str]:
 
 
 def cores() -> int:
-    """The processors that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """The processors that this process may use: more threads than its quota only wait."""
+    allowed = len(os.sched_getaffinity(0))
+    return max(1, math.ceil(min(allowed, quota())))
+
+
+def quota(own: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> float:
+    """Processors' worth of time that the cgroups (v2 or v1) give this process; inf: no limit.
+
+    A container sees its own group at the top, so that the path is tried and what is above it.
+    """
+    found = [math.inf]
+    with contextlib.suppress(OSError):
+        for text in own.read_text().splitlines():
+            _, controllers, path = text.split(":", 2)
+            if controllers == "":
+                found += [_share(file.read_text()) for file in _above(root, path, "cpu.max")]
+            elif "cpu" in controllers.split(","):
+                for file in _above(root / "cpu", path, "cpu.cfs_quota_us"):
+                    period = file.with_name("cpu.cfs_period_us").read_text()
+                    found.append(_share(f"{file.read_text()} {period}"))
+    return min(found)
+
+
+def _above(root: Path, path: str, name: str) -> list[Path]:
+    """The files `name` of a cgroup and of all above it."""
+    group = root / path.lstrip("/")
+    return [each / name for each in (group, *group.parents) if (each / name).is_file()]
+
+
+def _share(text: str) -> float:
+    """`200000 100000` → 2.0; `max 100000` and `-1 100000` → inf."""
+    time, period = text.split()
+    return math.inf if time in ("max", "-1") else int(time) / int(period)

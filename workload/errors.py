@@ -8,6 +8,7 @@ DATA = 65
 GPU_MISSING = 69
 NOT_FINITE = 70
 MEMORY = 71
+IN_USE = 73
 CHECKPOINT = 74
 INTERRUPTED = 75
 CHANGED = 78
@@ -19,6 +20,7 @@ MEANINGS = {
     GPU_MISSING: "a GPU was required and TensorFlow does not see it",
     NOT_FINITE: "the loss became NaN or infinite; nothing of it was saved",
     MEMORY: "the memory of the GPU, or of the machine, did not suffice",
+    IN_USE: "the output folder can't be used: another trainer works in it",
     CHECKPOINT: "there are checkpoints, and none of them can be read",
     INTERRUPTED: "stopped by a signal or a full disk; the same command resumes",
     CHANGED: "the checkpoint was made with other model arguments",
@@ -53,6 +55,12 @@ class OutOfMemory(WorkloadError):
     """A tensor did not fit any more."""
 
     code = MEMORY
+
+
+class OutputInUse(WorkloadError):
+    """Another trainer writes into the same output folder."""
+
+    code = IN_USE
 
 
 class CheckpointError(WorkloadError):

@@ -125,40 +125,46 @@ def prepare(
     progress.say(data.summary(dataset))
     progress.say(f"training on {used['kind'].upper()}: {', '.join(used['names'])}")
     same_kind(dataset, meta, where)
-    from workload.board import Board
-    from workload.feed import feed
-    from workload.loop import Loop
-
-    epoch = len(rows[0]) / arguments.batch
-    loop = Loop(arguments, dataset.image_shape, dataset.classes, epoch, group.strategy)
+    loop = load_program(arguments, dataset, len(rows[0]), group, found)
     if found:
-        loop.restore(checkpoint.read(found)[0])
         progress.say(f"resumed from {found.name}")
     step = group.same_everywhere(loop, meta.get("step", 0))
     progress.state.update(step=step, checkpoint_step=step or None)
-    metrics = Metrics(where.output / "metrics.jsonl", step)
-    saver = Saver(where.checkpoints, where.scratch, arguments.keep_last, arguments.keep_every)
-    best = meta.get("best")
-    saver.start(best["step"] if best else None, step if found else None)
-    run = Run(
-        arguments,
-        where,
-        progress,
-        dataset,
-        rows,
-        used,
-        loop,
-        feed(dataset.train, arguments.resident_mib),
-        metrics,
-        Board(where.output / "tensorboard", step),
-        saver,
-        group,
-        step=step,
-        best=best,
-        saved_step=step if found else -1,
+    from workload.board import Board
+    from workload.feed import feed
+
+    images, board = feed(dataset.train, arguments.resident_mib), Board(where.board, step)
+    metrics, saver = (
+        Metrics(where.output / "metrics.jsonl", step),
+        start_saver(arguments, where, meta),
     )
+    run = Run(
+        arguments, where, progress, dataset, rows, used, loop, images, metrics, board, saver, group
+    )
+    run.step, run.best, run.saved_step = step, meta.get("best"), step if found else -1
     run.trained_seconds = metrics.rows[-1]["seconds"] if metrics.rows else 0.0
     return run
+
+
+def load_program(
+    arguments: argparse.Namespace, dataset: data.Dataset, rows: int, group: Team, found: Path | None
+) -> Loop:
+    """The program's variables as the checkpoint `found` has them; rows: those trained on."""
+    from workload.loop import Loop
+
+    epoch = rows / arguments.batch
+    loop = Loop(arguments, dataset.image_shape, dataset.classes, epoch, group.strategy)
+    if found:
+        loop.restore(checkpoint.read(found)[0])
+    return loop
+
+
+def start_saver(arguments: argparse.Namespace, where: Folders, meta: dict[str, Any]) -> Saver:
+    """The background thread that saves; it knows the newest and the best checkpoint so far."""
+    saver = Saver(where.checkpoints, where.scratch, arguments.keep_last, arguments.keep_every)
+    best = meta.get("best")
+    saver.start(best["step"] if best else None, meta.get("step"))
+    return saver
 
 
 def open_device(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,10 +17,10 @@ import numpy as np
 
 from workload import checkpoint, device, evaluate, flags, order, report, results
 from workload.errors import FINISHED, Interrupted, NotFinite, OutOfMemory, WorkerLost
-from workload.folders import folders
+from workload.folders import claim, folders
 from workload.progress import Progress
 from workload.run import Run, Stop, is_finished, prepare, resume_point
-from workload.workers import STEPS_PER_CALL
+from workload.workers import STEPS_PER_CALL, cluster
 
 FIRST_CALL_STEPS = 10  # of the call that also compiles; later ones are sized by the rate
 
@@ -30,6 +31,7 @@ def train(arguments: argparse.Namespace) -> int:
     stop.install()
     where = folders()
     where.checkpoints.mkdir(parents=True, exist_ok=True)
+    claim(where.output, cluster(os.environ)[1])
     found, meta = resume_point(where, arguments)
     if is_finished(where, arguments, meta):
         print(f"already finished: step {meta['step']}, see {where.output / 'result.json'}")
@@ -56,14 +58,14 @@ def train(arguments: argparse.Namespace) -> int:
 
 def advance(run: Run) -> None:
     """One call of the compiled loop: up to the next thing to do, and about call_seconds long."""
-    arguments, rate = run.arguments, run.progress.state["steps_per_second"]
-    limit = max(1, int(rate * arguments.call_seconds)) if rate else FIRST_CALL_STEPS
-    if run.team.many:
-        limit = STEPS_PER_CALL
-    steps = min(next_stop(run.step, arguments) - run.step, limit)
-    places = order.batches(arguments.seed, len(run.rows[0]), arguments.batch, run.step, steps)
+    rows = run.feed.expected(run.step)
+    if rows is None:
+        rows = rows_of_call(run, run.step)
+    steps = len(rows)
     began = time.perf_counter()
-    call = *run.feed(run.rows[0][places]), np.int32(run.step)
+    call = *run.feed(rows), np.int32(run.step)
+    if run.feed.reads_ahead and run.step + steps < run.arguments.steps:
+        run.feed.ahead(run.step + steps, rows_of_call(run, run.step + steps))
     if run.progress.state["first_step_seconds"] is None:
         run.board.graph(run.loop.train.get_concrete_function(*call))
     with failures_in_words(run):
@@ -75,6 +77,18 @@ def advance(run: Run) -> None:
     run.step += steps
     run.trained_seconds += seconds
     run.progress.advance(run.step, steps, seconds, loss=loss, checkpoint_step=run.saver.published)
+
+
+def rows_of_call(run: Run, step: int) -> np.ndarray:
+    """The rows, of shape (steps, batch), that the call which begins at `step` trains on."""
+    arguments, rate = run.arguments, run.progress.state["steps_per_second"]
+    limit = max(1, int(rate * arguments.call_seconds)) if rate else FIRST_CALL_STEPS
+    if run.team.many:
+        limit = STEPS_PER_CALL
+    steps = min(next_stop(step, arguments) - step, limit)
+    return run.rows[0][
+        order.batches(arguments.seed, len(run.rows[0]), arguments.batch, step, steps)
+    ]
 
 
 @contextlib.contextmanager

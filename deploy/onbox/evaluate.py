@@ -14,6 +14,7 @@ from .checkpoints import find_checkpoint, verify
 from .docker_runner import docker, image_id, last_line
 from .launch import choose_runner, unpack_code
 from .places import Places, find_places
+from .process_runner import visible_gpus
 from .pythons import prepare_python
 from .refusal import Refusal
 from .runs import pick_run, read_run, run_folder
@@ -81,17 +82,17 @@ def container_words(image: str, checkpoint: str, data: str) -> list[str]:
     words += ["--user", f"{os.getuid()}:{os.getgid()}", "--label", "gpubox.evaluate=1"]
     for source, target in ((checkpoint, "/checkpoint"), (data, "/input")):
         words += ["--mount", f'type=bind,"source={source}",target={target},readonly']
-    words += ["--env", "CUDA_VISIBLE_DEVICES=-1", "--env", "REQUIRE_GPU=", image]
+    for name, value in {**visible_gpus("-1"), "REQUIRE_GPU": ""}.items():
+        words += ["--env", f"{name}={value}"]
     command = ["python", "-m", "workload", "evaluate", "/checkpoint", "--json", "--device", "cpu"]
-    return [*words, *command]
+    return [*words, image, *command]
 
 
 def _process(
     python: str, folder: str, checkpoint: str, data: str
 ) -> subprocess.CompletedProcess[str]:
     code = os.path.join(folder, "code")
-    environment = {**os.environ, "PYTHONPATH": code, "GPUBOX_INPUT": data}
-    environment["CUDA_VISIBLE_DEVICES"] = "-1"
+    environment = {**os.environ, "PYTHONPATH": code, "GPUBOX_INPUT": data, **visible_gpus("-1")}
     command = [python, "-m", "workload", "evaluate", checkpoint, "--json", "--device", "cpu"]
     return subprocess.run(
         command,

@@ -184,5 +184,11 @@ def process_environment(
 def gpu_environment(run: dict[str, Any], gpus: list[str]) -> dict[str, str]:
     """Exactly the leased cards; on the CPU none, so that nobody else's card is touched."""
     if run["device"] != "gpu":
-        return {"CUDA_VISIBLE_DEVICES": "-1"}
-    return {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "REQUIRE_GPU": str(len(gpus))}
+        return visible_gpus("-1")
+    return {**visible_gpus(",".join(gpus)), "REQUIRE_GPU": str(len(gpus))}
+
+
+def visible_gpus(value: str) -> dict[str, str]:
+    """CUDA_VISIBLE_DEVICES, and beside it that it was the kit who set it: the workload warns of
+    any other."""
+    return {"CUDA_VISIBLE_DEVICES": value, "GPUBOX_CUDA_VISIBLE_DEVICES": value}

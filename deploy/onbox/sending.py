@@ -186,6 +186,7 @@ def other_files(folder: str) -> list[str]:
                     and not os.path.islink(full)
                     and not name.startswith(".tmp")
                     and name != "reserve"
+                    and not name.startswith(".trainer")
                 ):
                     found.append(os.path.relpath(full, folder))
     return sorted(found)

@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import stat
 
 import pytest
@@ -121,3 +122,23 @@ def test_leases_are_all_or_none_and_end_with_their_holder(tmp_path, monkeypatch,
     one.release()
     assert other.take(["GPU-a", "GPU-b"], "run-2")
     assert stat.S_IMODE(os.stat(tmp_path / "leases" / "GPU-a").st_mode) == 0o666
+
+
+def test_the_kit_says_where_it_was_itself_who_hid_gpus(tmp_path):
+    """The workload warns of a CUDA_VISIBLE_DEVICES that the kit has not set."""
+    from deploy.effects.settings import root
+    from deploy.onbox.evaluate import container_words
+    from deploy.onbox.process_runner import gpu_environment
+
+    for device, gpus in (("cpu", []), ("gpu", ["GPU-1", "GPU-2"])):
+        found = gpu_environment({"device": device}, gpus)
+        assert found["GPUBOX_CUDA_VISIBLE_DEVICES"] == found["CUDA_VISIBLE_DEVICES"]
+    assert "GPUBOX_CUDA_VISIBLE_DEVICES=-1" in container_words("image", "/c", "/d")
+    setting = re.compile(r"""(?<!GPUBOX_)CUDA_VISIBLE_DEVICES["']?(\s*=(?!=)|:\s*\S|\])""")
+    setters = [
+        path.name
+        for path in [*(root() / "deploy").rglob("*.py"), root() / "compose.yaml"]
+        for line in path.read_text().splitlines()
+        if setting.search(line)
+    ]
+    assert setters == ["process_runner.py"]  # visible_gpus alone, which sets both

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from tests.workload.kit import ROOT, idx_bytes, write_set
+from tests.workload.kit import ROOT, idx_bytes, wait_until, write_set
 from workload import checkpoint, errors
 
 pytestmark = pytest.mark.tensorflow
@@ -236,3 +236,21 @@ def test_stderr_is_empty_where_all_is_well_and_last_words_come_through(workload)
     )
     done = subprocess.run([sys.executable, "-c", dying], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == -signal.SIGABRT and done.stderr == "this CPU lacks AVX\n"
+
+
+def test_a_second_trainer_in_the_same_folder_is_refused(workload):
+    pid = workload.start("bp", "--steps", 10_000_000, "--save-every", 0)
+    wait_until(lambda: (workload.output / "progress.json").exists())
+    folders = {"GPUBOX_INPUT": str(workload.data), "GPUBOX_OUTPUT": str(workload.output)}
+    command = [sys.executable, "-m", "workload", "bp", "--steps", "10"]
+    try:
+        other = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, **folders}, capture_output=True, text=True
+        )
+        assert other.returncode == errors.IN_USE
+        (said,) = other.stderr.splitlines()
+        assert f"process {pid} trains in this folder" in said
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        workload.end()
+    assert workload("bp", "--steps", 10)[0] == 0  # a killed one holds nothing

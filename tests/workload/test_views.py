@@ -3,6 +3,8 @@
 import html.parser
 import io
 import json
+import math
+import os
 import re
 
 import numpy as np
@@ -172,6 +174,28 @@ def test_a_foreign_cuda_visible_devices_is_explained():
     assert "no GPU at all" in say({"CUDA_VISIBLE_DEVICES": "-1"})
     assert "no GPU at all" in say({"CUDA_VISIBLE_DEVICES": ""})
     assert "only the 2 GPUs 1,2" in say({"CUDA_VISIBLE_DEVICES": "1,2"})
+
+
+@pytest.mark.parametrize(
+    "groups,files,processors",
+    [
+        ("0::/", {"cpu.max": "150000 100000"}, 1.5),
+        ("0::/", {"cpu.max": "max 100000"}, math.inf),
+        ("0::/a/b", {"a/cpu.max": "200000 100000", "a/b/cpu.max": "400000 100000"}, 2),
+        ("4:cpu,cpuacct:/docker/x", {"cpu/cpu.cfs_quota_us": "300000"}, 3),
+        ("4:cpu,cpuacct:/", {"cpu/cpu.cfs_quota_us": "-1"}, math.inf),
+        ("7:memory:/x", {}, math.inf),
+    ],
+)
+def test_a_quota_of_processor_time_is_minded(tmp_path, groups, files, processors):
+    (tmp_path / "own").write_text(groups + "\n")
+    for name, text in files.items():
+        path = tmp_path / "fs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+        path.with_name("cpu.cfs_period_us").write_text("100000\n")
+    assert device.quota(tmp_path / "own", tmp_path / "fs") == processors
+    assert 1 <= device.cores() <= len(os.sched_getaffinity(0))
 
 
 def test_required_gpus_are_counted():
