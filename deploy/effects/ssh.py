@@ -127,7 +127,8 @@ class SshLink:
         return Child(["ssh", *self._options, *self.bulk_options(), "--", self._ssh_name, command])
 
     def terminal(self, command: str) -> list[str]:
-        options = ["-o", "BatchMode=no", *self._options, *self.bulk_options(), "-t"]
+        options = ["-o", "BatchMode=no", *self._options, *self.bulk_options()]
+        options += ["-t"] if sys.stdin.isatty() else []
         return ["ssh", *options, "--", self._ssh_name, *([command] if command else [])]
 
     @property

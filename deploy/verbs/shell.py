@@ -42,7 +42,8 @@ def inside_run(record: dict[str, Any], command: str) -> str:
             f"{record['id']} is {record['state']['state']}: it has no container", "fab shell"
         )
     container = f'"$(docker ps -q --filter label=gpubox.run={record["id"]})"'
-    return in_shell(f"exec docker exec -it {container} {shlex.join(words)}")
+    terminal = "-i$(test -t 0 && echo t)"  # a command may come without one, as from a script
+    return in_shell(f"exec docker exec {terminal} {container} {shlex.join(words)}")
 
 
 def in_shell(script: str) -> str:

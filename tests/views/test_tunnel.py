@@ -217,6 +217,20 @@ def test_fab_shell_has_a_terminal_on_the_box(sshd):
 
 
 @pytest.mark.sshd
+def test_a_command_of_fab_shell_needs_no_terminal(sshd):
+    server = sshd()
+    done = subprocess.run(
+        [FAB, "shell", "--host", "box", "--command", 'cat; echo "in $HOME"; exit 7'],
+        cwd=ROOT,
+        input="from here\n",
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (7, "")
+    assert done.stdout == f"from here\nin {server.home}\n"
+
+
+@pytest.mark.sshd
 def test_fab_shell_refuses_a_changed_host_key(sshd):
     server = sshd()
     server.run_sshd("B")
@@ -233,7 +247,7 @@ def test_fab_shell_refuses_a_changed_host_key(sshd):
     "runner, state, said",
     [
         ("process", "finished", "cd '/da ta/r' && exec /bin/sh -c 'echo $(id)'"),
-        ("docker", "running", 'docker exec -it "$(docker ps -q --filter label=gpubox.run=r1)"'),
+        ("docker", "running", '"$(docker ps -q --filter label=gpubox.run=r1)" /bin/sh -c'),
     ],
 )
 def test_a_shell_inside_a_run(runner, state, said):
