@@ -333,6 +333,18 @@ def evaluate(desk: Any, checkpoint: str = "", data: str = "") -> Any:
     return evaluate(desk, checkpoint, data)
 
 
+@verb(
+    model="cnn or bp",
+    steps="how many steps on each",
+    data="the data set on the box; run.data of the config if empty",
+)
+def bench(desk: Any, model: str = "cnn", steps: int = 200, data: str = "") -> Any:
+    """The same steps on a box's CPU and GPU, side by side, as table and bar chart."""
+    from deploy.verbs.bench import bench
+
+    return bench(desk, model, steps, data)
+
+
 @verb(days="how old an ended run has to be")
 def gc(desk: Any, days: int = 30) -> Any:
     """Clear away old runs that are home, unused images, staged versions and left-overs."""

@@ -10,7 +10,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Get going": ("deploy", "demo", "doctor", "bootstrap", "facts"),
     "Data sets": ("get", "upload", "stage", "data"),
     "Runs": ("launch", "status", "logs", "stop", "resume", "rm"),
-    "Results": ("fetch", "evaluate", "compare"),
+    "Results": ("fetch", "evaluate", "compare", "bench"),
     "Look inside": ("tensorboard", "notebook", "shell", "forward"),
     "Money and idleness": ("idle", "hold", "cost", "watch", "down", "up"),
     "Images": ("build", "ship"),

@@ -52,7 +52,7 @@ def test_evaluated_here_and_there_and_begun_from(boxes, cpu_image, tmp_path):
         assert "resumed from step_00000400" in fab("logs", *at, "--run", run)
     fab("evaluate", *at, from_here)
 
-    boxes.more = CONFIG + 'memory = "300m"\n'
+    boxes.more = CONFIG + 'memory = "100m"\n'
     boxes.write()
     said = fab("launch", *at, "--args", "--steps 400", code=40)
     assert "killed for lack of memory" in said
