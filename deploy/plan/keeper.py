@@ -112,7 +112,7 @@ def stop_plan(box: Box, choice: Choice, found: Mapping[str, Any]) -> dict[str, A
     commands = [list(each) for each in preset.commands]
     commands += [list(power_off_command(found))] if preset.power_off else []
     if not commands and not preset.calls:
-        return {**plan, "how": "report", "effect": f"not stopped from inside: {preset.how}"}
+        return {**plan, "how": "report", "effect": f"not stopped from inside ({preset.how})"}
     ways = {"commands": commands, "calls": [dict(each) for each in preset.calls]}
     return {**plan, **ways, "checks": [check_of(each, choice.told) for each in preset.checks]}
 

@@ -367,7 +367,7 @@ PRESETS = (
 UNKNOWN = Preset(
     "unknown",
     "a box that the kit can't tell",
-    how="never by itself: it is reminded about only",
+    how="reminded about only",
     bill="not known",
     data="not known",
     sure="m",

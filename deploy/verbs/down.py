@@ -27,6 +27,12 @@ def down(desk: Desk, force: bool) -> list[dict[str, Any]]:
             raise StopFailed("local: this is the machine that you sit at", "name another box")
         with desk.open(name) as box:
             stop = plan_of(box, config, name)
+            if stop["how"] == "report":
+                raise StopFailed(
+                    f"{name}: {stop['effect']}",
+                    f"stop it in the provider's console; or set boxes.{name}.provider, or "
+                    f"boxes.{name}.stop.command or from_laptop",
+                )
             desk.show.note(f"{name}: {stop['effect']}")
             if desk.dry_run:
                 results.append({"box": name, "off": False, "stop": stop})

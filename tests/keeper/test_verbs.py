@@ -170,8 +170,9 @@ def test_a_stop_that_fails_is_an_error_and_an_unknown_box_is_not_guessed_at(reac
 
 def test_a_box_that_nobody_knows_how_to_stop_says_so(reached):
     box = reached.open()
-    with pytest.raises(StopFailed, match="not stopped from inside"):
-        down(box.desk(), True)
+    for sure in (True, False):  # nobody is asked for what can't be done
+        with pytest.raises(StopFailed, match="not stopped from inside"):
+            down(box.desk(), sure)
 
 
 def test_watch_carries_out_the_stop_that_the_box_can_not(reached, monkeypatch):
