@@ -91,6 +91,17 @@ def build_command(
     return [*command, *more, str(ROOT)]
 
 
+def own_packages(requirements: str, folder: str) -> str:
+    """A folder with nothing but that file, so that no other change makes the layer anew."""
+    project = Path(folder) / "project"
+    project.mkdir()
+    try:
+        (project / "requirements.txt").write_bytes(Path(requirements).read_bytes())
+    except OSError as no:
+        raise SystemExit(f"images/build.py: {requirements}: {no.strerror}") from None
+    return str(project)
+
+
 def engine_has(image: str) -> bool:
     """Whether the engine holds the image already."""
     return _quiet(["docker", "image", "inspect", image]) == 0
@@ -137,9 +148,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("device", choices=sorted(TARGETS))
     parser.add_argument("--tag", help="default gpubox/DEVICE:latest")
     parser.add_argument("--base", default="", help="base image with Python 3.10 to 3.13")
+    parser.add_argument("--requirements", help="a file of packages of your own, on top of ours")
+    parser.add_argument("--target", default="", help="env: all but the kit's own programs")
+    parser.add_argument("--env", default="", help="an image of that target, to build upon")
     known, more = parser.parse_known_args(arguments)
     environ = dict(os.environ, DOCKER_BUILDKIT="1")
-    base = find_base(known.base)
+    base = known.env or find_base(known.base)
     with tempfile.TemporaryDirectory(prefix="gpubox-build-") as folder:
         pip = Path(folder) / "pip.conf"
         lines = [
@@ -149,6 +163,10 @@ def main(arguments: list[str] | None = None) -> int:
         pip.write_text("[global]\n" + "".join(lines), encoding="utf-8")
         secrets = {"pip": str(pip), "ca": authority(environ) or os.devnull}
         tag = known.tag or f"gpubox/{known.device}:latest"
+        more += ["--target", known.target] if known.target else []
+        more += ["--build-context", f"env=docker-image://{known.env}"] if known.env else []
+        if known.requirements:
+            more += ["--build-context", f"project={own_packages(known.requirements, folder)}"]
         command = build_command(known.device, tag, base, secrets, more)
         return subprocess.call(command, env=environ)
 

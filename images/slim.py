@@ -89,7 +89,10 @@ def strip_symbols(site: Path) -> None:
 
 
 def compile_all(site: Path) -> None:
-    """Compile all modules; a user without write access would compile again at every start."""
+    """Compile all modules; a user without write access would compile again at every start.
+
+    The Dockerfiles fix PYTHONHASHSEED: sets in bytecode are written in the order of their hashes.
+    """
     compileall.compile_dir(
         site,
         quiet=2,
@@ -118,17 +121,26 @@ def split(site: Path) -> None:
     VENV.rename(rest)
 
 
-def main() -> int:
-    """Slim, compile, split; the venv is then at LAYERS, ready to be copied layer by layer."""
+def main(layer: str = "") -> int:
+    """Slim, compile, split; the venv is then at LAYERS, ready to be copied layer by layer.
+
+    layer  only compile and settle this folder, as it is: the user's own packages
+    """
+    epoch = int(os.environ.get("SOURCE_DATE_EPOCH", "1767225600"))
+    if layer:
+        for site in Path(layer).glob("opt/venv/lib/python3*/site-packages"):
+            compile_all(site)
+        settle_times(Path(layer), epoch)
+        return 0
     site = next(VENV.glob("lib/python3*/site-packages"))
     remove_unused(site)
     prune_records(site)
     strip_symbols(site)
     compile_all(site)
     split(site)
-    settle_times(LAYERS, int(os.environ.get("SOURCE_DATE_EPOCH", "1767225600")))
+    settle_times(LAYERS, epoch)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -9,10 +9,12 @@ import subprocess
 import tarfile
 from pathlib import Path
 
+from deploy.effects.settings import beside_config
 from deploy.errors import UsageError
 from deploy.plan.quantities import show_size
 
 LARGEST = 32 << 20  # bytes of a user's program folder: more than that is data
+LEFT_BEHIND = ("-c", "--constraint", "-e", "--editable")  # lines for pip that name other files
 LEFT_OUT = {"__pycache__", ".git", ".venv", ".mypy_cache", ".pytest_cache", "node_modules"}
 
 
@@ -50,6 +52,37 @@ def _add(archive: tarfile.TarFile, folder: Path, name: str) -> None:
         member.mode = path.stat().st_mode & 0o777
         with path.open("rb") as file:
             archive.addfile(member, file)
+
+
+def own_packages(requirements: str) -> str:
+    """The text of the file that run.requirements names, its `-r` lines replaced by what they name.
+
+    "" without one; UsageError where it can't be read.
+    """
+    return _required(beside_config(requirements), ()) if requirements else ""
+
+
+def _required(path: Path, within: tuple[Path, ...]) -> str:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as no:
+        reason = no.strerror if isinstance(no, OSError) else "not UTF-8"
+        raise UsageError(f"run.requirements: {path}: {reason}", "name a file for pip") from no
+    if path in within:
+        raise UsageError(f"run.requirements: {path} names itself", "take that line out")
+    text = ""
+    for line in lines:
+        option, _, name = line.strip().replace("=", " ", 1).partition(" ")
+        if option in ("-r", "--requirement"):
+            text += _required(path.parent / name.strip(), (*within, path))
+        elif option in LEFT_BEHIND or option.startswith((".", "/", "file:")):
+            raise UsageError(
+                f"run.requirements: {path}: {line.strip()}: no other file or folder travels along",
+                "write the versions into this file; your own code goes by run.code",
+            )
+        else:
+            text += line + "\n"
+    return text
 
 
 def commit_of(folder: Path) -> tuple[str, bool | None]:

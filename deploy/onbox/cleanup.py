@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -115,23 +116,25 @@ def _staged(places: Places, runs: list[dict[str, Any]]) -> Iterator[Item]:
 
 def _venvs(places: Places, runs: list[dict[str, Any]]) -> Iterator[Item]:
     """Environments of the process runner; one is kept while a run of this box was made for it."""
-    from .pythons import base_python, venv_path
-    from .refusal import Refusal
+    from .publish import read_json
+    from .pythons import own_path, venv_path
 
     names = [name for name in _names(places.data) if name.startswith(".gpubox-venv-")]
-    if not names:
-        return
-    try:
-        base = base_python()
-    except Refusal:
-        return
-    wanted = {venv_path(places, e["run"], base) for e in runs if e["run"].get("requirements")}
     for name in names:
         path = os.path.join(places.data, name)
         if name.endswith(".lock"):
             continue
+        wanted = set()
+        with contextlib.suppress(OSError, ValueError, KeyError):  # half made: no run can use it
+            base = read_json(os.path.join(path, ".ready"))["python"]
+            wanted = {venv_path(places, e["run"], base) for e in runs if _has(e, "requirements")}
+            wanted |= {own_path(places, e["run"], base) for e in runs if _has(e, "packages")}
         verdict = (KEEP, "a run was made with it") if path in wanted else (REMOVE, "no run uses it")
         yield Item("venv", name, path, size_of(path), *verdict)
+
+
+def _has(each: dict[str, Any], packages: str) -> bool:
+    return bool(each["run"].get(packages))
 
 
 def _programs(places: Places) -> Iterator[Item]:

@@ -35,6 +35,7 @@ ASKED = (
         "python",
         "needs",
         "requirements",
+        "packages",
         "service",
         "memory",
         "price_per_hour",

@@ -20,6 +20,7 @@ from .steps import checkpoint_steps
 
 GOES_ON = ALIVE + WAITING
 HOURS = 36  # of the ledger: the laptop sums up the day of its own time zone
+LARGE = ("requirements", "packages")  # of a run.json
 
 
 def overview(request: dict[str, Any], wire: Any) -> dict[str, Any]:
@@ -67,10 +68,10 @@ def summed_up(places: Places, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def summary(each: dict[str, Any]) -> dict[str, Any]:
-    """One run without what is large: its requirements."""
+    """One run without what is large: its lists of packages."""
     if each.get("damaged"):
         return each
-    run = {key: value for key, value in each["run"].items() if key != "requirements"}
+    run = {key: value for key, value in each["run"].items() if key not in LARGE}
     steps = checkpoint_steps(each["folder"])
     return {**each, "run": run, "checkpoints": steps[-3:], "home": home_of(each["folder"])}
 

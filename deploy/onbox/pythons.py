@@ -16,6 +16,7 @@ from .refusal import Refusal
 
 Say = Callable[[str], None]
 CONDA = ("/root/miniconda3", "/opt/conda", "~/miniconda3", "~/anaconda3", "/opt/miniconda3")
+VENV_REMEDY = "on Debian: apt-get install python3-venv; or set boxes.NAME.python"
 VERSIONS = ("3.12", "3.13", "3.11", "3.10")  # TensorFlow 2.21 has wheels for these
 PROBE = """
 import json, sys
@@ -31,7 +32,13 @@ print("@probe " + json.dumps(found))
 
 
 def prepare_python(places: Places, run: dict[str, Any], say: Say) -> str:
-    """The path of a Python that can run the program; a venv is made where none is there.
+    """The path of a Python that can run the program, with the user's own packages where it has any."""
+    python = _training_python(places, run, say)
+    return with_packages(places, run, python, say) if run.get("packages") else python
+
+
+def _training_python(places: Places, run: dict[str, Any], say: Say) -> str:
+    """A Python with TensorFlow; a venv is made where none is there.
 
     A program of the user's own with `python = …` needs no TensorFlow: it is taken as it is.
     """
@@ -94,7 +101,7 @@ def probe(places: Places, path: str) -> dict[str, Any]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=120,
-            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+            env=_plain_environment(),
         )
     except (OSError, subprocess.TimeoutExpired):
         return {}
@@ -133,36 +140,86 @@ def make_venv(places: Places, run: dict[str, Any], say: Say) -> str:
             return python
         say(f"making a Python environment in {folder} (once; some minutes)")
         shutil.rmtree(folder, ignore_errors=True)
-        _pip(places, run, base, folder, python, say)
+        _pip(run, base, folder, python, say)
         write_json(ready, {"schema": 1, "python": base})
     return python
 
 
-def _pip(
-    places: Places, run: dict[str, Any], base: str, folder: str, python: str, say: Say
-) -> None:
-    remedy = "on Debian: apt-get install python3-venv; or set boxes.NAME.python"
-    _step([base, "-m", "venv", folder], f"{base} can't make a venv", remedy)
+def own_path(places: Places, run: dict[str, Any], python: str) -> str:
+    """DATA/.gpubox-venv-HASH, by the user's packages and the Python that they stand upon."""
+    content = f"{_key(python)}\n{run['packages']}".encode()
+    return os.path.join(places.data, ".gpubox-venv-" + hashlib.sha256(content).hexdigest()[:16])
+
+
+def with_packages(places: Places, run: dict[str, Any], base: str, say: Say) -> str:
+    """A venv that sees all that `base` has and holds the user's own packages, made once.
+
+    `base` itself is never changed, and what it has keeps its version.
+    """
+    folder = own_path(places, run, base)
+    python, ready = os.path.join(folder, "bin", "python"), os.path.join(folder, ".ready")
+    with locked(folder + ".lock", "installing your packages", wait=1800):
+        if os.path.exists(ready):
+            return python
+        say("installing your packages with pip (once)")
+        shutil.rmtree(folder, ignore_errors=True)
+        _step([base, "-m", "venv", folder], f"{base} can't make a venv", VENV_REMEDY)
+        _look_through(folder, python, base)
+        held = os.path.join(folder, "constraints.txt")
+        with open(held, "w", encoding="utf-8") as file:
+            file.write(_said_by([python, "-m", "pip", "list", "--format=freeze"]))
+        _pip_install(folder, python, run["packages"], "--constraint", held)
+        write_json(ready, {"schema": 1, "python": base})
+    return python
+
+
+def _look_through(folder: str, python: str, base: str) -> None:
+    """Let the venv import what `base` has: also where that is a venv, which venv itself can't do."""
+    script = "import sys; print('\\n'.join(p for p in sys.path if p.endswith('-packages')))"
+    sites = _said_by([base, "-c", script]).splitlines()
+    [own] = glob.glob(os.path.join(folder, "lib", "python*", "site-packages"))
+    with open(os.path.join(own, "gpubox-base.pth"), "w", encoding="utf-8") as file:
+        file.writelines(f"import site; site.addsitedir({site!r})\n" for site in sites)
+
+
+def _said_by(command: list[str]) -> str:
+    environment = {**_plain_environment(), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment, check=True
+    )
+    return done.stdout.decode()
+
+
+def _pip(run: dict[str, Any], base: str, folder: str, python: str, say: Say) -> None:
+    _step([base, "-m", "venv", folder], f"{base} can't make a venv", VENV_REMEDY)
+    say("installing the packages with pip")
+    _pip_install(folder, python, run["requirements"])
+
+
+def _pip_install(folder: str, python: str, requirements: str, *options: str) -> None:
     wanted = os.path.join(folder, "requirements.txt")
     with open(wanted, "w", encoding="utf-8") as file:
-        file.write(run["requirements"])
+        file.write(requirements)
     command = [python, "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
-    say("installing the packages with pip")
-    _step([*command, "-r", wanted], "pip failed", "is a package index reachable from the box?")
+    remedy = "is a package index reachable from the box?"
+    _step([*command, *options, "-r", wanted], "pip failed", remedy)
 
 
 def _step(command: list[str], what: str, remedy: str) -> None:
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        env=environment,
+        env=_plain_environment(),
     )
     if done.returncode != 0:
         last = (done.stdout.decode("utf-8", "replace").strip().splitlines() or [""])[-1]
         raise Refusal("BoxUnfit", f"{what}: {last[:200]}", remedy)
+
+
+def _plain_environment() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
 
 
 def base_python() -> str:

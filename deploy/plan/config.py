@@ -90,6 +90,7 @@ class RunRule:
     args: tuple[str, ...] = ()
     code: str = ""  # the user's own program folder, mounted read-only at /code
     image: str = ""  # an image of the user's own instead of ours
+    requirements: str = ""  # a file of packages for pip, installed on top of our image's
     gpus: str = "all"  # a count, "all", or indexes such as "0,2"
     workers: tuple[str, ...] = ()
     shm_size: str = "2gb"

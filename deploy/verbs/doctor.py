@@ -6,6 +6,7 @@ import time
 
 from deploy.effects.agent import Agent
 from deploy.effects.link import LocalLink
+from deploy.effects.program import own_packages
 from deploy.errors import KitError, error_named
 from deploy.plan import doctor_stop
 from deploy.plan.check import Check, worst
@@ -46,7 +47,22 @@ def examine(desk: Desk, name: str) -> list[Check]:
             money = about_money(box, desk.box(name), name)
     except KitError as fault:
         return [Check("SSH", fault.message, "bad", fault.hint, type(fault).__name__)]
-    return checks(facts, way, desk.box(name)) + money
+    return checks(facts, way, desk.box(name)) + about_packages(desk) + money
+
+
+def about_packages(desk: Desk) -> list[Check]:
+    """The user's own packages, which go into the image; no row without any."""
+    path = desk.config.run.requirements
+    if not path:
+        return []
+    try:
+        lines = [line for line in own_packages(path).splitlines() if line.split("#")[0].strip()]
+    except KitError as no:
+        return [Check("packages", no.message, "bad", no.hint, type(no).__name__)]
+    said = f"{len(lines)} of your own from {path}, on top of the image's"
+    if desk.config.run.image:
+        return [Check("packages", f"{path} does not go into {desk.config.run.image}", "warn")]
+    return [Check("packages", said)]
 
 
 def about_money(box: Agent, settings: Box, name: str) -> list[Check]:

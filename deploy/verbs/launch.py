@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.effects.agent import Agent
-from deploy.effects.program import commit_of, packed_program
+from deploy.effects.program import commit_of, own_packages, packed_program
 from deploy.effects.pushing import checkpoint_at, push_checkpoint
 from deploy.effects.settings import beside_config, config_path, root
 from deploy.errors import KitError, LinkLost, RunFailed, UsageError
@@ -139,10 +139,13 @@ def plan_launch(
         "code": packed_program(workload, beside_config(rule.code) if rule.code else None),
         "compose": _text(root() / "compose.yaml"),
         "requirements": _requirements(box),
+        "packages": "" if box.runner == "docker" else own_packages(rule.requirements),
         "env": _variables(desk, rule, box),
     }
-    parts = [str(extra[key] or "") for key in ("code", "requirements", "env")]
-    extra["fingerprint"] = fingerprint(command, *parts)
+    code, locked, own, env = (
+        str(extra[key] or "") for key in ("code", "requirements", "packages", "env")
+    )
+    extra["fingerprint"] = fingerprint(command, code, locked + own, env)
     return launch_request(name, box, rule, command, extra)
 
 

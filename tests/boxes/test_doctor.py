@@ -93,3 +93,15 @@ def test_whether_a_container_gets_a_gpu_is_tried_for_real(boxes, tmp_path, toolk
         assert "container toolkit is missing" in found["toolkit"]["remedy"]
         assert "could not select" not in done.stdout
         assert done.returncode == GpuError.exit_code
+
+
+def test_the_users_own_packages_are_a_row_and_a_missing_list_is_bad(sshd):
+    server = sshd()
+    text = server.boxes.toml.read_text()
+    server.boxes.toml.write_text(text + '[run]\nrequirements = "own.txt"\n')
+    (server.boxes.toml.parent / "own.txt").write_text("# mine\ntoolz==1.0.0\nsix\n")
+    found = checks_of(run("--host", "box", "--json"))
+    assert found["packages"]["value"].startswith("2 of your own from own.txt")
+    (server.boxes.toml.parent / "own.txt").unlink()
+    done = run("--host", "box", "--json")
+    assert checks_of(done)["packages"]["verdict"] == "bad" and done.returncode == 2

@@ -2,7 +2,12 @@
 
 import json
 import os
+import re
 import subprocess
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -118,3 +123,60 @@ def test_tensorboard_shows_what_lies_in_the_output(compose, cpu_image):
     address = f"http://127.0.0.1:{port}/data/environment"
     answer = subprocess.run(["python3", "-c", script, address], capture_output=True, text=True)
     assert answer.stdout.strip() == "200", compose("logs").stdout
+
+
+@pytest.mark.tensorflow
+def test_the_notebook_answers_its_token_alone_and_on_loopback_alone(compose, cpu_image):
+    """`docker compose up notebook` by hand: builds the image, prints its address with the token."""
+    command = [build.ROOT / "images/build.py", "notebook", "--quiet"]
+    subprocess.run(command, check=True, capture_output=True)  # as compose would, with its base
+    from tests.box.box import free_port
+
+    port = free_port()
+    done = compose("up", "--no-build", "--detach", "notebook", GPUBOX_NOTEBOOK_PORT=str(port))
+    assert done.returncode == 0, done.stderr
+    deadline = time.monotonic() + 120
+    while not (found := re.search(r"http://127\.0\.0\.1:8888/lab\?token=(\w+)", logs(compose))):
+        assert time.monotonic() < deadline, logs(compose)
+        time.sleep(0.5)
+    assert asked(port, "") == 403 and asked(port, "wrong") == 403
+    assert asked(port, found[1]) == 200
+    addresses = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    here = [each for each in addresses if each.endswith(f":{port:04X}")]
+    assert here and {each.split(":")[0] for each in here} == {"0100007F"}
+    kernel = compose("exec", "notebook", "python", "-c", "import tensorflow, jupyterlab")
+    assert kernel.returncode == 0, kernel.stderr
+
+
+def logs(compose):
+    done = compose("logs", "--no-log-prefix", "notebook")
+    return done.stdout + done.stderr
+
+
+def asked(port, token):
+    """The status of the notebook's own list of files, asked with a token."""
+    headers = {"Authorization": f"token {token}"} if token else {}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/contents", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status
+    except urllib.error.HTTPError as no:
+        return no.code
+
+
+def test_packages_of_ones_own_by_hand(compose, tmp_path, cpu_image):
+    """A folder with a requirements.txt, by one variable."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "requirements.txt").write_text("toolz==1.0.0\n")
+    environ = {"GPUBOX_REQUIREMENTS": str(folder), "GPUBOX_IMAGE_CPU": "gpubox-test/hand:latest"}
+    ca = build.authority(dict(os.environ))
+    environ |= {"GPUBOX_CA": ca} if ca else {}
+    try:
+        done = compose("build", "cpu-train", **environ)
+        assert done.returncode == 0, done.stderr[-2000:]
+        code = "import toolz; print(toolz.__version__)"
+        done = docker("run", "--rm", "gpubox-test/hand:latest", "python", "-c", code)
+        assert done.stdout.strip() == "1.0.0"
+    finally:
+        docker("image", "rm", "gpubox-test/hand:latest", check=False)

@@ -166,6 +166,11 @@ def test_a_changed_workload_changes_the_last_layer_alone(cpu_image, tmp_path):
         docker("image", "rm", tag, check=False)
 
 
+def layers(tag):
+    told = docker("image", "inspect", "--format", "{{json .RootFS.Layers}}", tag).stdout
+    return json.loads(told)
+
+
 def test_no_setting_of_the_builder_stays_in_the_image(cpu_image, tmp_path):
     """Index, proxy and authority of a build from scratch are in no layer, label or history."""
     tag = "gpubox-test/secret:latest"
@@ -183,6 +188,9 @@ def test_no_setting_of_the_builder_stays_in_the_image(cpu_image, tmp_path):
             env={**os.environ, **variables},
         )
         assert done.returncode == 0 and SENTINEL not in done.stdout + done.stderr
+        assert (
+            layers(tag)[:-2] == layers(cpu_image)[:-2]
+        )  # made again, the packages are the same bytes
         told = docker("image", "inspect", tag).stdout
         told += docker("history", "--no-trunc", tag).stdout
         assert SENTINEL not in told
