@@ -2,6 +2,8 @@
 
     --quick   one repetition instead of three
     --json    figures as JSON        --check   exit 1 where a target is missed
+    --only A  only parts whose names begin so: sizes, rebuilds, starts, ship
+    --out F   write the figures over those of the same names in the file F as well
 Needs a Docker engine; ships to a real box in a container. Ours and `docker save | ssh docker load`
 are measured by turns; of several repetitions the best counts, for other work only adds.
 """
@@ -15,12 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.grounds import as_json
 from bench.targets import shortfalls
-from deploy.effects import engine, shipment
+from bench.transfer import keep
+from deploy.effects import engine
 from deploy.verbs import ship
 from images import build
 from tests.box.box import Boxes, docker
@@ -37,7 +41,7 @@ def seconds(act: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-def sizes(note: Note) -> None:
+def sizes(turns: int, note: Note) -> None:
     """Bytes as the engine counts them; the GPU image only where it is there."""
     for name, tag in (("cpu", CPU), ("gpu", GPU)):
         if build.engine_has(tag):
@@ -46,10 +50,7 @@ def sizes(note: Note) -> None:
 
 def rebuilds(turns: int, note: Note) -> None:
     """A changed workload, in a copy of the clone, and a build in which nothing changed."""
-    with tempfile.TemporaryDirectory(prefix="gpubox-bench-") as folder:
-        copy = Path(folder)
-        for name in ("images", "workload", "deploy", "Dockerfile.cpu", ".dockerignore"):
-            subprocess.run(["cp", "-r", build.ROOT / name, copy / name], check=True)
+    with tempfile.TemporaryDirectory(prefix="gpubox-bench-") as folder, clone(folder) as copy:
         command = [copy / "images/build.py", "cpu", "--quiet", "--tag", CHANGED]
         run = lambda: subprocess.run(command, check=True, capture_output=True)  # noqa: E731
         run()
@@ -97,7 +98,7 @@ class Shipping:
     def __init__(self, boxes: Boxes) -> None:
         self.box = boxes.start("engine")
         self.sent = 0
-        frames = shipment.saved_frames
+        frames = ship.frames_from_here
 
         def counted(*arguments):
             self.sent = 0
@@ -105,7 +106,7 @@ class Shipping:
                 self.sent += len(block)
                 yield block
 
-        ship.saved_frames = counted
+        ship.frames_from_here = counted
 
     def empty(self, *tags: str) -> None:
         for tag in tags:
@@ -141,6 +142,7 @@ def shipping(turns: int, note: Note) -> None:
             note("images.ship.whole.plain_bytes", engine.image_here(CPU)["size"], "B")
             note("images.ship.whole.ours_bytes", both.sent, "B")
             _changed(both, turns, note)
+            _workload(both, turns, note)
         finally:
             boxes.stop()
             docker("image", "rm", CHANGED, check=False)
@@ -162,12 +164,53 @@ def _changed(both: Shipping, turns: int, note: Note) -> None:
     note("images.ship.changed.ratio_to_save", min(taken["ours"]) / min(taken["save"]), "")
 
 
+def _workload(both: Shipping, turns: int, note: Note) -> None:
+    """A changed workload as a deploy brings it: added on the box to what does not change."""
+    desk = both.box.desk()
+    taken, saves = [], []
+    with tempfile.TemporaryDirectory(prefix="gpubox-bench-") as folder, clone(folder) as copy:
+        with desk.open(both.box.name) as agent:
+            ship.ship_ours(desk, agent, "cpu", CPU, "the first time")
+            for _ in range(turns):
+                (copy / "workload" / "changed.py").write_text(f"# {time.time_ns()}\n")
+                act = functools.partial(ship.ship_ours, desk, agent, "cpu", CPU, "changed")
+                taken.append(seconds(act))
+                saves.append(seconds(functools.partial(save, CPU)))
+        content = engine.context_tar("cpu")
+    note("images.ship.workload.ours_seconds", min(taken), "s")
+    note("images.ship.workload.ours_bytes", len(content), "B")
+    note("images.ship.workload.bytes_ratio", len(content) / programs(), "of its changed layers")
+    note("images.ship.workload.ratio_to_save", min(taken) / min(saves), "")
+
+
+def programs() -> int:
+    """Bytes of the layers that a changed workload changes, as the engine counts them."""
+    listed = docker("history", "--human=false", "--format", "{{.Size}} {{.CreatedBy}}", CPU).stdout
+    lines = [line.split(" ", 1) for line in listed.splitlines()]
+    return sum(int(size) for size, by in lines if "workload/" in by or "onbox/" in by)
+
+
+@contextmanager
+def clone(folder: str) -> Iterator[Path]:
+    """A copy of what images are made from, in the place of this clone."""
+    copy, own = Path(folder), engine.root
+    for name in ("images", "workload", "deploy", "Dockerfile.cpu", ".dockerignore"):
+        subprocess.run(["cp", "-r", build.ROOT / name, copy / name], check=True)
+    engine.root = lambda: copy
+    try:
+        yield copy
+    finally:
+        engine.root = own
+
+
 def main() -> int:
     ask = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     for flag in ("--quick", "--json", "--check"):
         ask.add_argument(flag, action="store_true")
+    ask.add_argument("--only", default="")
+    ask.add_argument("--out", type=Path)
     asked = ask.parse_args()
     turns = 1 if asked.quick else 3
     figures: dict[str, float] = {}
@@ -179,10 +222,12 @@ def main() -> int:
     subprocess.run(
         [build.ROOT / "images/build.py", "cpu", "--quiet"], check=True, stdout=sys.stderr
     )
-    sizes(note)
-    rebuilds(turns, note)
-    starts(turns, note)
-    shipping(turns, note)
+    parts = {"sizes": sizes, "rebuilds": rebuilds, "starts": starts, "ship": shipping}
+    for name, part in parts.items():
+        if name.startswith(asked.only):
+            part(turns, note)
+            if asked.out:
+                keep(asked.out, figures)
     if asked.json:
         print(as_json(figures))
     missed = shortfalls(figures)
