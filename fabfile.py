@@ -471,7 +471,7 @@ def watch(desk: Any, every: float = 30.0, once: bool = False) -> Any:
     return watch(desk, every, once)
 
 
-@verb(device="cpu or gpu")
+@verb(device="cpu, gpu or notebook")
 def build(desk: Any, device: str = "cpu") -> Any:
     """Build this clone's image: here, or with --host on the box by its own line."""
     from deploy.verbs.build import build
@@ -479,9 +479,13 @@ def build(desk: Any, device: str = "cpu") -> Any:
     return build(desk, device)
 
 
-@verb(device="cpu or gpu", image="another image of the engine here, by name")
-def ship(desk: Any, device: str = "cpu", image: str = "") -> Any:
+@verb(
+    device="cpu, gpu or notebook",
+    image="another image, by name",
+    from_="the box that has it (this machine's engine if empty)",
+)
+def ship(desk: Any, device: str = "cpu", image: str = "", from_: str = "") -> Any:
     """Bring an image to a box without a registry: only layers that it lacks, verified."""
     from deploy.verbs.ship import ship
 
-    return ship(desk, device, image)
+    return ship(desk, device, image, from_)

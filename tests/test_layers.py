@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-ONBOX_PURE = {"deploy.onbox.manifest", "deploy.onbox.idle"}
+ONBOX_PURE = {"deploy.onbox.manifest", "deploy.onbox.idle", "deploy.onbox.imagefiles"}
 
 # room → what a module in it may import of the project (a prefix, or an exact module)
 ALLOWED = {
@@ -20,8 +20,12 @@ ALLOWED = {
         "deploy.plan",
         "deploy.errors",
     ),
-    # wire is the box's half of the protocol: the laptop's half reads its constants
-    "deploy/effects": ("deploy.effects", "deploy.plan", "deploy.errors", "deploy.onbox.wire"),
+    # wire is the box's half of the protocol: the laptop's half reads its constants; layers reads
+    # an image out of an engine, the laptop's or a box's
+    "deploy/effects": (
+        *("deploy.effects", "deploy.plan", "deploy.errors"),
+        *("deploy.onbox.wire", "deploy.onbox.layers", "deploy.onbox.refusal"),
+    ),
     "deploy/console.py": ("deploy.plan", "deploy.errors"),
     "deploy/plan": ("deploy.plan", "deploy.errors", *ONBOX_PURE),
     "deploy/onbox": ("deploy.onbox",),

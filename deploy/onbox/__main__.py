@@ -18,7 +18,7 @@ VERBS = {
     "prospect": ("prospect", "prospect"),
     "image_state": ("shipment", "image_state"),
     "load_layers": ("shipment", "load_layers"),
-    "load_image": ("images", "load_image"),
+    "save_layers": ("shipment", "save_layers"),
     "build_image": ("images", "build_image"),
     "data_check": ("damage", "check"),
     "data_list": ("keeping", "list_sets"),

@@ -1,10 +1,10 @@
 """Takes the layers of an image that this box lacks, keeps them over a lost link, loads them.
 
 Frames on stdin: a line of JSON, then `bytes` of payload.
-    {"layer": ID, "size": N}               a layer of N bytes is part of this
-    {"layer": ID, "size": N, "chunk": I}   its chunk I, deflated
-    {"file": NAME}                         a small file of the saved image, as it is
-    {"end": true}                          nothing more comes
+    {"layer": ID, "chunk": I}   a layer's chunk I, deflated
+    {"layer": ID, "size": N}    that was all of it: N bytes
+    {"file": NAME}              a small file of the saved image, as it is
+    {"end": true, "ids": [ID]}  nothing more comes; what the image is called, by the engine's store
 Chunks are kept below ~/.gpubox/layers, one file each, until the image is loaded.
 """
 
@@ -27,7 +27,8 @@ from typing import Any, BinaryIO
 
 from .activity import active
 from .docker_runner import docker, last_line
-from .images import found
+from .images import found, inspected
+from .layers import image_frames, saved_image
 from .locks import locked
 from .places import own_folder
 from .publish import atomic_file
@@ -44,7 +45,8 @@ def spool_folder() -> str:
 
 
 def image_state(request: dict[str, Any], wire: Any) -> dict[str, Any]:
-    """Verb: `images` (the layers of each image here), `spooled` {layer: chunks}, `architecture`."""
+    """Verb: `images` (the layers of each image here), `spooled` {layer: chunks}, `architecture`,
+    `containerd` (is that the engine's store), `told` (`docker image inspect` of the tag)."""
     ids = docker("image", "ls", "--quiet", "--no-trunc").stdout.split()
     form = "{{json .RootFS.Layers}}"
     told = docker("image", "inspect", "--format", form, *set(ids)).stdout if ids else ""
@@ -52,8 +54,43 @@ def image_state(request: dict[str, Any], wire: Any) -> dict[str, Any]:
         "images": [json.loads(line) or [] for line in told.splitlines()],
         "spooled": spooled(spool_folder(), time.time()),
         "architecture": docker("version", "--format", "{{.Server.Arch}}").stdout.strip(),
+        "containerd": keeps_in_containerd(),
+        "told": inspected(request["tag"]),
         **found(request["tag"]),
     }
+
+
+def save_layers(request: dict[str, Any], wire: Any) -> dict[str, Any]:
+    """Verb (bulk): this box's image as another box's `load_layers` takes it.
+
+    wanted  {layer: chunks to leave out};  level, indexed  as of layers.image_frames
+    """
+    tag = request["tag"]
+    told = inspected(tag)
+    if not told:
+        raise Refusal("ImageError", f"no image {tag} here", "fab ship without --from")
+    image = {"id": told["Id"], "layers": told["RootFS"]["Layers"] or []}
+    level, indexed = request["level"], request["indexed"]
+    wire.start_bulk()
+    with active("send " + tag), saved_image(tag, image, saves_by_layer(), own_folder()) as saved:
+        for block in image_frames(
+            tag, saved, image, request["wanted"], lambda _: None, level, indexed
+        ):
+            wire.frame(block)
+    wire.frame(b"")
+    return {"id": told["Id"]}
+
+
+def saves_by_layer() -> bool:
+    """Whether `docker save` names layers as `docker inspect` does: Docker's own store from 25 on."""
+    version = docker("version", "--format", "{{.Server.Version}}").stdout.split(".")[0]
+    return not keeps_in_containerd() and version.isdigit() and int(version) >= 25
+
+
+def keeps_in_containerd() -> bool:
+    """Whether the engine keeps its images in the containerd image store."""
+    status = docker("info", "--format", "{{json .DriverStatus}}").stdout
+    return "io.containerd.snapshotter" in status
 
 
 def spooled(folder: str, now: float) -> dict[str, int]:
@@ -78,44 +115,44 @@ def chunk_path(folder: str, layer: str, number: int) -> str:
 
 
 def load_layers(request: dict[str, Any], wire: Any) -> dict[str, Any]:
-    """Verb: take frames, then load; {id, inputs}, or `refused` (words) where the engine wants more.
-
-    tag, id  the image, and the id that it has to have afterwards
-    """
+    """Verb: take frames, then load; {id, inputs}, or `refused` (words) where the engine wants more."""
     folder = spool_folder()
     with active("load " + request["tag"]):
         with locked(os.path.join(folder, "lock"), "take an image", wait=60):
-            layers, files = _receive(wire.input, folder)
+            layers, files, ids = _receive(wire.input, folder)
             refused = _load(folder, layers, files)
             if refused:
+                if keeps_in_containerd():
+                    docker("image", "rm", request["tag"])  # it named it before it missed a layer
                 return {"id": "", "inputs": "", "refused": refused}
             for layer in layers:
                 shutil.rmtree(os.path.join(folder, layer.split(":")[1]), ignore_errors=True)
     image = found(request["tag"])
-    if image["id"] != request["id"]:
+    if image["id"] not in ids:
         raise Refusal(
             "VerifyError",
-            f"{request['tag']}: loaded as {image['id'][:19]}, sent as {request['id'][:19]}",
+            f"{request['tag']}: loaded as {image['id'][:19]}, sent as {ids[0][:19]}",
             "the engines differ in how they keep images: fab build on the box",
         )
     return {**image, "refused": ""}
 
 
-def _receive(source: BinaryIO, folder: str) -> tuple[dict[str, int], dict[str, bytes]]:
-    """Keep every chunk; returns {layer: its size} and the small files."""
+def _receive(source: BinaryIO, folder: str) -> tuple[dict[str, int], dict[str, bytes], list[str]]:
+    """Keep every chunk; returns {layer: its size}, the small files and the image's ids."""
     layers: dict[str, int] = {}
     files: dict[str, bytes] = {}
     while True:
         head = _head(source)
         if head.get("end"):
-            return layers, files
+            return layers, files, list(head["ids"])
         payload = _exactly(source, int(head["bytes"]))
         if "file" in head:
             files[head["file"]] = payload
         elif "layer" in head:
             if not LAYER.fullmatch(head["layer"]):
                 raise Refusal("VerifyError", f"{head['layer']!r} is no layer", "")
-            layers[head["layer"]] = int(head["size"])
+            if "size" in head:
+                layers[head["layer"]] = int(head["size"])
             if "chunk" in head:
                 _keep(chunk_path(folder, head["layer"], int(head["chunk"])), payload)
 

@@ -104,7 +104,7 @@ def image_of(run: dict[str, Any], request: dict[str, Any]) -> str:
     if request["kind"] == "notebook" and not request.get("image"):
         done = docker("image", "inspect", "--format", "{{.Id}}", NOTEBOOK)
         if done.returncode != 0:
-            hint = "on the box, in a clone of the kit: images/build.py notebook"
+            hint = "fab ship --device notebook"
             raise Refusal("ImageError", f"no image {NOTEBOOK} on this box", hint)
         return done.stdout.strip()
     image = request.get("image") or run.get("image") or ""

@@ -9,6 +9,8 @@ from deploy.errors import EngineError, GpuError
 from deploy.plan.config import Box, RunRule
 
 IMAGES = {"cpu": "gpubox/cpu:latest", "gpu": "gpubox/gpu:latest"}
+ALL_IMAGES = {**IMAGES, "notebook": "gpubox/notebook:latest"}  # all that are built from a clone
+ENVIRONMENTS = {"cpu": "gpubox/cpu:env", "gpu": "gpubox/gpu:env"}  # without the kit's own programs
 ALIVE = ("created", "queued", "staging", "running", "stopping")
 RESUMABLE = ("stopped", "interrupted")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-CHUNK = 16 << 20  # bytes of a layer that are compressed, sent and kept as one
+from deploy.onbox.imagefiles import CHUNK
 
 # Bytes per second of a line from which on deflating costs more time than it saves: one core
 # deflates 70 MB/s (zlib's level 1, layers of our images, measured) to a third.
@@ -53,3 +54,23 @@ def why_these(ours: Sequence[str], wanted: Mapping[str, int]) -> str:
         words += ", the others are on the box"
     there = sum(wanted.values()) * CHUNK
     return words + (f"; goes on after {there >> 20} MiB" if there else "")
+
+
+# What of an image's config says what its containers are; engines differ in the rest of `inspect`.
+CONFIG = ("Cmd", "Entrypoint", "Env", "Labels", "StopSignal", "User", "WorkingDir")
+
+
+def same_image(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Whether two `docker image inspect` are of one image, also where the engines' stores differ.
+
+    The containerd image store calls an image by the digest of its manifest, Docker's own by that of
+    its config: the same image then has two ids.
+    """
+    return bool(theirs) and _identity(ours) == _identity(theirs)
+
+
+def _identity(told: Mapping[str, Any]) -> list[Any]:
+    config = told.get("Config") or {}
+    layers = (told.get("RootFS") or {}).get("Layers")
+    said = [config.get(name) or None for name in CONFIG]
+    return [layers, told.get("Created"), told.get("Os"), told.get("Architecture"), *said]

@@ -7,25 +7,23 @@ from typing import Any
 from deploy.effects import engine
 from deploy.effects.agent import Agent
 from deploy.effects.link import LocalLink
-from deploy.errors import EngineError, UsageError
-from deploy.plan.deploy import IMAGES
+from deploy.errors import EngineError
 from deploy.verbs.desk import Desk
-from deploy.verbs.ship import build_there, built_here
+from deploy.verbs.ship import build_there, built_here, inputs_of, tag_of
 
 
 def build(desk: Desk, device: str = "cpu") -> list[dict[str, Any]]:
-    if device not in IMAGES:
-        raise UsageError(f"--device {device}", "cpu or gpu")
+    tag = tag_of(device)
     results = []
     for name in desk.hosts:
         with desk.open(name) as box:
-            results.append({"box": name, "tag": IMAGES[device], **build_on(desk, box, device)})
+            results.append({"box": name, "tag": tag, **build_on(desk, box, device)})
     return results
 
 
 def build_on(desk: Desk, box: Agent, device: str) -> dict[str, Any]:
     """{id, action, why}; nothing is built where the image is from the same files already."""
-    name, tag, inputs = box.link.name, IMAGES[device], engine.inputs_digest(device)
+    name, tag, inputs = box.link.name, tag_of(device), inputs_of(desk, device)
     local = isinstance(box.link, LocalLink)
     if local and engine.laptop_engine() is None:
         raise EngineError("no Docker engine answers here", "start it, or fab build --host BOX")
@@ -38,8 +36,8 @@ def build_on(desk: Desk, box: Agent, device: str) -> dict[str, Any]:
         desk.show.say(f"{tag}: build on {name} ({why})")
         return {"id": "", "action": "build", "why": why}
     if local:
-        image = str(built_here(desk, device, tag, inputs, why)["id"])
+        image = str(built_here(desk, device, tag, why)["id"])
     else:
-        image = build_there(desk, box, device, tag, inputs, why)
+        image = build_there(desk, box, device, tag, why)
     desk.show.done(f"{tag}: {image[:19]} is on {name}")
     return {"id": image, "action": "build", "why": why}

@@ -8,13 +8,16 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from deploy.effects.agent import Agent
 from deploy.effects.browser import can_open, door, open_file
 from deploy.effects.held import Held, held
 from deploy.effects.link import Link
 from deploy.effects.settings import root
 from deploy.effects.tunnel import Tunnel
+from deploy.plan.deploy import ALL_IMAGES
 from deploy.verbs.desk import Desk
 from deploy.verbs.forward import only_box
+from deploy.verbs.ship import bring_ours
 
 
 def tensorboard(desk: Desk, run: str = "", local: int = 0, browser: bool = True) -> Any:
@@ -46,12 +49,24 @@ def _view(
         **secret,
     }
     with desk.open(name) as box:
+        if kind == "notebook" and settings.runner != "process":
+            request["image"] = notebook_image(desk, box, run)
         desk.show.step(f"starting {kind} on {name}")
         with held(box, "view", desk.show.step, **request) as server:
             with contextlib.suppress(KeyboardInterrupt):  # how it ends
                 _stay(desk, box.link, server, local, secret.get("token", ""), browser)
     desk.show.done(f"{kind} on {name} is stopped")
     return {"box": name, "kind": kind}
+
+
+def notebook_image(desk: Desk, box: Agent, run: str) -> str:
+    """The id of our image with JupyterLab on the box, brought there; "" where runs are processes."""
+    found = box.call("prospect", repeatable=True, images=[ALL_IMAGES["notebook"]])
+    shown = [each for each in found["runs"] if run in ("", "last", each["id"])]
+    runner = ((shown or [{}])[-1].get("run") or {}).get("runner", "")
+    if not found["engine"]["answers"] or runner == "process":
+        return ""
+    return str(bring_ours(desk, box, found, "notebook")["id"])
 
 
 def _stay(desk: Desk, link: Link, server: Held, local: int, token: str, browser: bool) -> None:

@@ -7,6 +7,7 @@ import pty
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -191,17 +192,32 @@ class Laptop:
     def __init__(self, folder):
         self.folder, self.said = folder, []
 
-    def fab(self, *words, code=None):
+    def fab(self, *words, code=None, **environment):
         done = subprocess.run(
             [*FAB, *words, "--host", "box", "--debug"],
             capture_output=True,
             text=True,
             timeout=300,
-            env={**os.environ, "PYTHONPATH": "."},
+            env={**os.environ, "PYTHONPATH": ".", **environment},
         )
         self.said += [f"$ fab {' '.join(words)}", done.stdout, done.stderr]
         assert code is None or done.returncode == code, "\n".join(self.said[-3:])
         return done
+
+    def fab_for_a_while(self, *words):
+        """A verb that stays: until it names its address (or fails), then Ctrl-C."""
+        command = [*FAB, *words, "--host", "box", "--debug", "--no-browser"]
+        output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        environment = {**os.environ, "PYTHONPATH": ".", "PYTHONUNBUFFERED": "1"}
+        child = subprocess.Popen(command, env=environment, **output)
+        lines = []
+        for line in child.stdout:
+            lines.append(line)
+            if "Ctrl-C ends it" in line:
+                child.send_signal(signal.SIGINT)
+        child.wait(60)
+        self.said += [f"$ fab {' '.join(words)}", *lines]
+        return "".join(lines)
 
     def run_of(self, done):
         return re.search(r"\d{8}-\d{4}-[\w-]+", done.stdout + done.stderr)[0]
@@ -271,6 +287,12 @@ def deployed(laptop):
         laptop.fab(verb, code=0)
     for words in (["watch", "--once"], ["down", "--dry-run"], ["gc", "--dry-run"]):
         laptop.fab(*words)
+    for words in (["up"], ["forward"], ["help"], ["completion"], ["compare", run], ["notify"]):
+        laptop.fab(*words)
+    for words in (["build", "--dry-run"], ["ship", "--dry-run"], ["ship", "--image", "absent"]):
+        laptop.fab(*words)
+    for verb in ("tensorboard", "notebook"):
+        laptop.fab_for_a_while(verb)
     laptop.fab("evaluate", "--checkpoint", "none")
     laptop.fab("shell", "--command", "id")
     laptop.fab("stop", "--run", run, code=0)
@@ -310,6 +332,39 @@ def test_a_runs_secret_and_an_index_password_stay_where_they_belong(
     found = files_with(sentinel, laptop, server.folder, own_home)
     assert set(found) == own | runs
     assert {found[path] for path in runs} == {0o600}
+
+
+@pytest.mark.sshd
+@pytest.mark.slow
+@pytest.mark.engine
+@pytest.mark.timeout(900)
+def test_builds_that_fail_say_nothing_of_an_index_password(sshd, laptop, sentinel, cpu_image):
+    """Here, on the box, in a deploy: the laptop's pip.conf and the box's each have the password, and
+    nobody answers at that index."""
+    server = sshd()
+    settings(server, laptop, 'runner = "docker"\n')
+    text = server.boxes.toml.read_text()
+    (laptop / "own.txt").write_text("gpubox-no-such-package==1\n")
+    server.boxes.toml.write_text(text + f'requirements = "{laptop}/own.txt"\n')
+    conf = f"[global]\nindex-url = http://user:{sentinel}@127.0.0.1:9/simple\nretries = 0\n"
+    (laptop / "pip.conf").write_text(conf)
+    pip_settings(server.home, sentinel)
+    (server.home / ".config/pip/pip.conf").write_text(conf)
+    hands = Laptop(laptop)
+    own = {"PIP_CONFIG_FILE": str(laptop / "pip.conf")}
+    try:
+        with Watch(sentinel) as watch:
+            for words in (["build"], ["ship"], ["deploy"], ["doctor"]):
+                done = hands.fab(*words, **own)
+                assert (done.returncode == 0) == (words == ["doctor"]), done.stderr[-2000:]
+    finally:
+        hands.fab("idle", "--disarm")
+    said = "\n".join(hands.said)
+    assert "gpubox-no-such-package" in said and "install-own" in said  # pip was asked for it
+    assert watch.looks > 20 and not watch.found and sentinel not in said
+    own = {laptop / "secret.env", laptop / "pip.conf", server.home / ".config/pip/pip.conf"}
+    assert set(files_with(sentinel, laptop, server.folder)) == own
+    assert sentinel not in output("docker", "image", "ls", "--all", "--no-trunc")
 
 
 @pytest.mark.sshd

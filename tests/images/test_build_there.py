@@ -7,6 +7,8 @@ import subprocess
 import pytest
 
 from deploy.effects import engine
+from deploy.plan.deploy import IMAGES
+from deploy.verbs import ship
 from images import build
 from tests.box.box import docker
 
@@ -17,6 +19,7 @@ pytestmark = [
     pytest.mark.tensorflow,
     pytest.mark.timeout(1800),
 ]
+LAYERS = ["docker", "image", "inspect", "--format", "{{json .RootFS.Layers}}"]
 TRAIN = "docker run --rm -v /input:/input:ro gpubox/cpu python -m workload bp --steps 20"
 
 
@@ -42,6 +45,50 @@ def test_an_image_built_on_the_box_trains_there(boxes, cpu_image, mnist):
     docker("cp", f"{mnist}/.", f"{box.container}:/input")
     trained = box.ssh(TRAIN)
     assert trained.returncode == 0 and "20/20" in trained.stdout, trained.stderr[-2000:]
+
+
+def test_a_changed_workload_is_added_on_the_box_and_no_layer_travels(
+    boxes, cpu_image, monkeypatch, tmp_path
+):
+    box = boxes.start("engine")
+    desk, tag = box.desk(), IMAGES["cpu"]
+    copy = tmp_path / "clone"
+    copy.mkdir()
+    for name in ("images", "workload", "deploy", "Dockerfile.cpu", ".dockerignore"):
+        subprocess.run(["cp", "-r", build.ROOT / name, copy / name], check=True)
+    monkeypatch.setattr(engine, "root", lambda: copy)
+    sent = []
+    frames = ship.frames_from_here
+    monkeypatch.setattr(ship, "frames_from_here", lambda *words: sent.append(1) or frames(*words))
+    with desk.open(box.name) as agent:
+        first = ship.ship_ours(desk, agent, "cpu", tag, "a test")
+        (copy / "workload" / "changed.py").write_text("print('changed')\n")
+        second = ship.ship_ours(desk, agent, "cpu", tag, "a test")
+    assert len(sent) == 1 and first != second
+    layers = [json.loads(box.run(*LAYERS, image).stdout) for image in (first, second)]
+    assert layers[0][:-1] == layers[1][:-1]
+    run = ["docker", "run", "--rm", second, "python", "-m"]
+    assert box.run(*run, "workload.changed").stdout == "changed\n"
+    assert engine.image_here("gpubox/cpu:env")["id"] == id_on(box, "gpubox/cpu:env")
+
+
+def id_on(box, tag):
+    return box.run("docker", "image", "inspect", "--format", "{{.Id}}", tag).stdout.strip()
+
+
+def test_where_the_build_on_the_box_fails_the_image_is_shipped(boxes, cpu_image, capsys):
+    """The box's package index does not answer: that is said, and the image comes from here."""
+    box = boxes.start("engine")
+    conf = "[global]\nindex-url = http://127.0.0.1:9/simple\nretries = 0\n"
+    box.run("sh", "-c", "mkdir -p /root/.config/pip; cat >/root/.config/pip/pip.conf", input=conf)
+    desk = box.desk()
+    tag = IMAGES["cpu"]
+    with desk.open(box.name) as agent:
+        image = ship.build_or_ship(desk, agent, "cpu", tag, "a test")
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the build failed" in said and "so it is built here and shipped" in said
+    assert image == id_on(box, tag)
+    assert box.run("docker", "run", "--rm", tag, "python", "-c", "import tensorflow").stderr == ""
 
 
 def test_the_build_says_one_line_where_nothing_can_be_built(boxes):

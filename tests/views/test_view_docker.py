@@ -91,3 +91,17 @@ def test_the_notebook_has_input_and_output_and_its_token_is_not_in_docker_inspec
         shown.process.terminate()
         shown.process.wait(30)
         assert soon(lambda: container not in ours(), 40), "the container outlived the command"
+
+
+@pytest.mark.sshd
+def test_a_box_without_the_notebooks_image_gets_it_by_the_way(sshd, notebook_image):
+    """`fab notebook` builds or ships it first, says so, and then the notebook answers."""
+    sshd(toml='runner = "docker"\n')
+    docker("image", "rm", "--force", notebook_image)
+    with fab("notebook", "--host", "box") as shown:
+        assert shown.get("api/contents", shown.token)[0] == 200
+        assert shown.get("api/contents")[0] == 403
+        shown.process.terminate()
+        _, said = shown.process.communicate(timeout=60)
+    assert f"{notebook_image}: building here (not on the box)" in said
+    assert docker("image", "inspect", "--format", "{{.Id}}", notebook_image)
