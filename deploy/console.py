@@ -129,8 +129,13 @@ class Show:
         return input().strip().lower() in ("y", "yes")
 
     @contextmanager
-    def progress(self, what: str, total: float | None, unit: str = "bytes") -> Iterator[Bar]:
-        """A bar with rate and time left on a terminal; now and then a plain line elsewhere."""
+    def progress(
+        self, what: str, total: float | None, files: int = 0, unit: str = "bytes"
+    ) -> Iterator[Bar]:
+        """A bar with rate and time left on a terminal; now and then a plain line elsewhere.
+
+        Where there are `files`, it counts those as well.
+        """
         columns: list[ProgressColumn] = [
             TextColumn("{task.description}", markup=False),
             BarColumn(24),
@@ -139,6 +144,8 @@ class Show:
             columns += [DownloadColumn(binary_units=True), TransferSpeedColumn()]
         else:
             columns += [MofNCompleteColumn()]
+        if files:
+            columns += [TextColumn("{task.fields[files]}")]
         columns += [
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[detail]}", markup=False),
@@ -146,7 +153,8 @@ class Show:
         quiet = self._no_bars()
         plainly = _every_while(time.monotonic(), self.note) if quiet else None
         with Progress(*columns, console=self._notices, transient=True, disable=quiet) as shown:
-            yield Bar(shown, shown.add_task(plain(what), total=total, detail=""), plainly, unit)
+            task = shown.add_task(plain(what), total=total, detail="", files="")
+            yield Bar(shown, task, plainly, unit, files)
 
     @contextmanager
     def doing(self, what: str) -> Iterator[Callable[[str], None]]:
@@ -228,16 +236,26 @@ class Bar:
         task: Any,
         plainly: Callable[[str], None] | None = None,
         unit: str = "bytes",
+        files: int = 0,
     ) -> None:
         self._shown = shown
         self._task = task
+        self._files = files
         self._plainly = plainly
         self._show = show_size if unit == "bytes" else lambda number: str(int(number))
 
-    def at(self, completed: float, total: float | None = None, detail: str | None = None) -> None:
+    def at(
+        self,
+        completed: float,
+        total: float | None = None,
+        detail: str | None = None,
+        files: int = 0,
+    ) -> None:
         fields: dict[str, Any] = {} if detail is None else {"detail": plain(detail)[-30:]}
         if total is not None:
             fields["total"] = total
+        if self._files:
+            fields["files"] = f"{files:,}/{self._files:,} files"
         self._shown.update(self._task, completed=completed, **fields)
         self._say()
 
@@ -250,4 +268,5 @@ class Bar:
             return
         task = self._shown.tasks[self._task]
         whole = f" of {self._show(task.total)}" if task.total else ""
-        self._plainly(f"{task.description}: {self._show(task.completed)}{whole}")
+        files = f", {task.fields['files']}" if self._files else ""
+        self._plainly(f"{task.description}: {self._show(task.completed)}{whole}{files}")

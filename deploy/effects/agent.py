@@ -92,10 +92,22 @@ class Agent:
 
         The caller knows that the program is on the box (some `call` came before).
         """
-        stream = self.link.stream(_in_shell(start_script(verb)))
-        stream.stdin.write(self._line(request))
-        stream.stdin.flush()
+        stream = self.begin(verb)
+        self.ask(stream, **request)
         return stream
+
+    def begin(self, verb: str) -> Stream:
+        """Start the program for a request that `ask` will write: the way there takes its time."""
+        return self.link.stream(_in_shell(start_script(verb)))
+
+    def ask(self, stream: Stream, **request: Any) -> None:
+        """Write the request; LinkLost where the connection did not come about."""
+        try:
+            stream.stdin.write(self._line(request))
+            stream.stdin.flush()
+        except OSError as no:
+            why = _tail(stream.stderr.read())
+            raise LinkLost(f"{self.link.name}: the connection broke ({why})", "try again") from no
 
     def answer(self, verb: str, done: Done) -> dict[str, Any]:
         return read_answer(self.link.name, verb, done)

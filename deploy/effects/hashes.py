@@ -48,6 +48,11 @@ class Memory:
     def remember(self, found: Iterable[Found]) -> None:
         replace(self.known, (scan_line(each) for each in found))
 
+    def learn(self, hashed: Path) -> None:
+        """Take over the checksums of files that were hashed on the way: a scan's lines, in order."""
+        with self.known.open(encoding="ascii") as known, hashed.open(encoding="ascii") as fresh:
+            replace(self.known, newest(known, fresh))
+
     def recall(self, found: Iterable[Found]) -> Iterator[Found]:
         """With the checksums of files whose size, mtime and inode are what they were."""
         known = read_scan(self.known) if self.known.exists() else iter(())
@@ -66,6 +71,19 @@ def replace(path: Path, lines: Iterable[str]) -> None:
         fresh.replace(path)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def newest(known: Iterable[str], fresh: Iterator[str]) -> Iterator[str]:
+    """A scan's lines, those of `fresh` in the place of the known ones of the same path."""
+    line = next(fresh, "")
+    path = line.split("\t", 6)[6:]
+    for each in known:
+        if path == each.split("\t", 6)[6:]:
+            yield line
+            line = next(fresh, "")
+            path = line.split("\t", 6)[6:]
+        else:
+            yield each
 
 
 @dataclass

@@ -6,14 +6,14 @@ import fnmatch
 import hashlib
 import os
 import re
-import stat
 import unicodedata
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from json import loads
 from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
+from typing import IO, Any
 
 from deploy.errors import DataError
 from deploy.plan.transfer import (
@@ -81,21 +81,22 @@ def some(names: list[str]) -> str:
 
 def scan(root: str, exclude: Iterable[str], target: Path) -> Survey:
     """Write the scan file of `root` to `target`; its SHA-256 is the survey's fingerprint."""
-    survey, digest, batch = Survey(), hashlib.sha256(), []
-    walk = Walk(root, exclude, survey)
+    survey, digest, batch = Survey(), hashlib.sha256(), list[str]()
     with target.open("wb") as file:
-        for found in walk:
-            batch.append(scan_line(found))
-            if len(batch) == 1000:
-                block = "".join(batch).encode("ascii")
-                digest.update(block)
-                file.write(block)
-                batch.clear()
-        block = "".join(batch).encode("ascii")
-        digest.update(block)
-        file.write(block)
+        for lines in Walk(root, exclude, survey):
+            batch += lines
+            if len(batch) >= 1000:
+                _write_down(batch, file, digest)
+        _write_down(batch, file, digest)
     survey.fingerprint = digest.hexdigest()
     return survey
+
+
+def _write_down(batch: list[str], file: IO[bytes], digest: Any) -> None:
+    block = "".join(batch).encode("ascii")
+    batch.clear()
+    digest.update(block)
+    file.write(block)
 
 
 def scan_line(found: Found) -> str:
@@ -126,81 +127,91 @@ def _unquoted(text: str) -> str:
 
 
 class Walk:
-    """Iterates over what lies below a root in the order of a manifest; memory: one folder a level."""
+    """Iterates over what lies below a root as lists of lines, in the order of a manifest.
+
+    Memory: one folder a level.
+    """
 
     def __init__(self, root: str, exclude: Iterable[str], survey: Survey) -> None:
         self.root, self.survey = root, survey
-        patterns = [*ALWAYS_SKIPPED, *exclude]
-        self._skip = re.compile("|".join(fnmatch.translate(each.rstrip("/")) for each in patterns))
+        excluded = [each.rstrip("/") for each in exclude]
+        self._skip = _any_of([*ALWAYS_SKIPPED, *excluded])
+        self._skip_path = _any_of(excluded) if excluded else None
         self._check_access = hasattr(os, "geteuid") and os.geteuid() != 0
         self._seen_inodes: set[tuple[int, int]] = set()
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[list[str]]:
         levels = [self._folder("")]
         while levels:
-            found = next(levels[-1], None)
-            if found is None:
+            lines, below = next(levels[-1], (None, ""))
+            if lines is None:
                 levels.pop()
                 continue
-            yield found
-            if found.type == FOLDER:
-                levels.append(self._folder(found.path + "/"))
+            yield lines
+            if below:
+                levels.append(self._folder(below))
 
-    def _folder(self, prefix: str) -> Iterator[Found]:
+    def _folder(self, prefix: str) -> Iterator[tuple[list[str], str]]:
+        """Lines up to a folder, and that folder; the last ones with ""."""
+        lines: list[str] = []
+        for kind, each in self._entries(prefix):
+            path = prefix + each.name
+            if kind == FILE:
+                lines.append(self._file(path, each))
+            elif kind == LINK:
+                lines.append(self._link(path, each))
+            elif kind == FOLDER:
+                self.survey.folders += 1
+                mode = each.stat(follow_symlinks=False).st_mode & 0o777
+                yield [*lines, scan_line(Found(path, FOLDER, mode, 0, 0))], path + "/"
+                lines = []
+            else:
+                self.survey.special.append(path)
+        yield lines, ""
+
+    def _entries(self, prefix: str) -> list[tuple[str, os.DirEntry[str]]]:
+        """What is in a folder, each with what it is, in the order of a manifest."""
         try:
             with os.scandir(os.path.join(self.root, prefix)) as entries:
-                named = [
-                    (each.name + "/" if each.is_dir(follow_symlinks=False) else each.name, each)
-                    for each in entries
-                    if not self._skipped(prefix, each.name)
-                ]
+                named = [each for each in entries if not self._skipped(prefix, each.name)]
         except PermissionError:
             self.survey.unreadable.append(prefix)
-            return
-        named.sort(key=lambda pair: pair[0])
-        self._note_alike(prefix, [each.name for _, each in named])
-        if not prefix and any(each.name == ".gpubox" for _, each in named):
+            return []
+        if not prefix and any(each.name == ".gpubox" for each in named):
             raise DataError(f"{self.root} holds .gpubox, a name that we need", "rename it")
-        for _, each in named:
-            found = self._found(prefix + each.name, each)
-            if found:
-                yield found
+        kinds = [(_kind_of(each), each) for each in named]
+        kinds.sort(key=lambda each: each[1].name + "/" if each[0] == FOLDER else each[1].name)
+        self._note_alike(prefix, [each.name for _, each in kinds])
+        return kinds
 
     def _skipped(self, prefix: str, name: str) -> bool:
-        if self._skip.match(name) or (prefix and self._skip.match(prefix + name)):
+        if self._skip(name) or (prefix and self._skip_path and self._skip_path(prefix + name)):
             self.survey.skipped += 1
             return True
         return False
 
-    def _found(self, path: str, entry: os.DirEntry[str]) -> Found | None:
-        status = entry.stat(follow_symlinks=False)
-        mode, survey = status.st_mode, self.survey
-        if stat.S_ISREG(mode):
-            survey.files += 1
-            survey.bytes += status.st_size
-            survey.small += status.st_size < PACK_BELOW
-            if status.st_nlink > 1 or status.st_size > PACK_BELOW:
-                self._note_room(status)
-            if self._check_access and not os.access(entry.path, os.R_OK):
-                survey.unreadable.append(path)
-            return Found(
-                path, FILE, mode & 0o777, status.st_size, status.st_mtime_ns, status.st_ino
-            )
-        if stat.S_ISDIR(mode):
-            survey.folders += 1
-            return Found(path, FOLDER, mode & 0o777, 0, 0)
-        if stat.S_ISLNK(mode):
-            return self._link(path, entry, status)
-        survey.special.append(path)
-        return None
+    def _file(self, path: str, entry: os.DirEntry[str]) -> str:
+        status, survey = entry.stat(follow_symlinks=False), self.survey
+        size = status.st_size
+        survey.files += 1
+        survey.bytes += size
+        survey.small += size < PACK_BELOW
+        if status.st_nlink > 1 or size > PACK_BELOW:
+            self._note_room(status)
+        if self._check_access and not os.access(entry.path, os.R_OK):
+            survey.unreadable.append(path)
+        mode, mtime, inode = status.st_mode & 0o777, status.st_mtime_ns, status.st_ino
+        return f"{FILE}\t{mode}\t{size}\t{mtime}\t{inode}\t\t{quoted(path)}\n"
 
-    def _link(self, path: str, entry: os.DirEntry[str], status: os.stat_result) -> Found | None:
-        target = os.readlink(entry.path)
+    def _link(self, path: str, entry: os.DirEntry[str]) -> str:
+        target, status = os.readlink(entry.path), entry.stat(follow_symlinks=False)
         self.survey.links += 1
         if not link_stays_inside(path, target):
             self.survey.leaving.append(f"{path} → {target}")
         size = len(os.fsencode(target))
-        return Found(path, LINK, 0o777, size, status.st_mtime_ns, status.st_ino, "", target)
+        return scan_line(
+            Found(path, LINK, 0o777, size, status.st_mtime_ns, status.st_ino, "", target)
+        )
 
     def _note_room(self, status: os.stat_result) -> None:
         if status.st_nlink > 1:
@@ -219,6 +230,19 @@ class Walk:
             other = seen.setdefault(plain, name)
             if other is not name:
                 self.survey.alike.append((prefix + other, prefix + name))
+
+
+def _any_of(patterns: Iterable[str]) -> Callable[[str], object]:
+    return re.compile("|".join(fnmatch.translate(each) for each in patterns)).match
+
+
+def _kind_of(entry: os.DirEntry[str]) -> str:
+    """Empty for what is neither a file nor a folder nor a link."""
+    if entry.is_file(follow_symlinks=False):
+        return FILE
+    if entry.is_dir(follow_symlinks=False):
+        return FOLDER
+    return LINK if entry.is_symlink() else ""
 
 
 def _folded(name: str) -> str:

@@ -5,39 +5,39 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import struct
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from deploy.effects.agent import Agent
-from deploy.effects.link import SILENCE, Done
+from deploy.effects.link import SILENCE, Done, Stream
+from deploy.effects.parts import Batch
+from deploy.effects.writer import Writer
 from deploy.errors import DataError, LinkLost
 from deploy.onbox.wire import EVENT, find_answer
 
-LIFE = struct.pack(">I", 0xFFFFFFFF)
-EVERY = 5.0  # s between two signs of life
 OnEvent = Callable[[dict[str, Any]], None]
 
 
 class Session:
     """`receive` on the box, held open. LinkLost where it breaks or nothing is heard for 30 s."""
 
-    def __init__(self, agent: Agent, on_event: OnEvent, **request: Any) -> None:
-        self._agent, self._on_event = agent, on_event
-        self._stream = agent.open("receive", **request)
-        self._writing = threading.Lock()
-        self._heard = self._wrote = time.monotonic()
+    def __init__(self, agent: Agent, stream: Stream, on_event: OnEvent) -> None:
+        self._agent, self._stream, self._on_event = agent, stream, on_event
+        self._writer = Writer(stream.stdin)
+        self._heard = time.monotonic()
         self._stdout: list[bytes] = []
         self._stderr: list[bytes] = []
         self._ended = threading.Event()
-        self.sent = 0
         self.damaged: list[str] = []
         self._readers = [self._start(self._listen), self._start(self._collect)]
-        self._start(self._live)
+        self._start(self._watch)
+
+    @property
+    def sent(self) -> int:
+        """Bytes that have gone over the line."""
+        return self._writer.sent
 
     def _start(self, work: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=work, daemon=True)
@@ -45,40 +45,61 @@ class Session:
         return thread
 
     def part(self, key: str, size: int, offset: int, blocks: Iterable[bytes]) -> str:
-        """Send a part from `offset` on, and return the SHA-256 of the whole."""
+        """Send a file from `offset` on, and return the SHA-256 of the whole."""
         self._json({"part": key, "size": size, "offset": offset})
         digest, skip = hashlib.sha256(), offset
-        try:
+        with self._dropped_if_it_changes():
             for block in blocks:
                 digest.update(block)
                 if skip < len(block):
                     self._frame(block[skip:] if skip else block)
                 skip = max(0, skip - len(block))
-        except DataError:  # not to be sent like this; after anything else it goes on from here
+        return self._end_part(digest.hexdigest())
+
+    def pack(self, key: str, size: int, offset: int, batches: Iterable[Batch]) -> str:
+        """Send a pack from `offset` on, where a batch begins; return the SHA-256 of the whole tar."""
+        self._json({"pack": key, "size": size, "offset": offset})
+        digest, at = hashlib.sha256(), 0
+        with self._dropped_if_it_changes():
+            for batch in batches:
+                digest.update(batch.tar)
+                if at >= offset and batch.heads:
+                    self._frame(batch.heads, small=True)
+                    self._frame(batch.contents)
+                at += len(batch.tar)
+        return self._end_part(digest.hexdigest())
+
+    @contextlib.contextmanager
+    def _dropped_if_it_changes(self) -> Iterator[None]:
+        """A part is not to be sent on like this; after anything else it goes on from there."""
+        try:
+            yield
+        except DataError:
             with contextlib.suppress(LinkLost):
                 self._frame(b"")
                 self._json({"drop": True})
             raise
-        self._frame(b"")
-        self._json({"sha256": digest.hexdigest()})
-        return digest.hexdigest()
 
-    def commit(self, order: dict[str, Any], changes: Path) -> dict[str, Any]:
-        """Send the manifest's changes, end the stream, and return the box's answer."""
-        self._json(order)
-        squeeze = zlib.compressobj(1)
-        with changes.open("rb") as file:
-            for block in iter(lambda: file.read(1 << 20), b""):
-                if squeezed := squeeze.compress(block):
-                    self._frame(squeezed)
-        self._frame(squeeze.flush())
+    def _end_part(self, sha256: str) -> str:
         self._frame(b"")
+        self._json({"sha256": sha256})
+        return sha256
+
+    def changes(self, lines: str) -> None:
+        """Tell the box some of the manifest's changes, each after the part that it needs."""
+        if lines:
+            self._json({"changes": True})
+            self._frame(lines.encode("ascii"), small=True)
+            self._frame(b"")
+
+    def commit(self, version: str, header: dict[str, Any]) -> dict[str, Any]:
+        """Make what was sent the version of that ID, end the stream, return the box's answer."""
+        self._json({"commit": version, "header": header})
         return self.answer()
 
     def answer(self) -> dict[str, Any]:
         """What the box says at the end; its refusal is raised."""
-        with contextlib.suppress(OSError, LinkLost), self._writing:
-            self._stream.stdin.close()
+        self._writer.end()
         for reader in self._readers:
             reader.join()
         code = self._stream.wait()
@@ -94,17 +115,11 @@ class Session:
     def _json(self, value: dict[str, Any]) -> None:
         self._frame(json.dumps(value).encode())
 
-    def _frame(self, data: bytes) -> None:
+    def _frame(self, data: bytes, small: bool = False) -> None:
         try:
-            with self._writing:
-                self._stream.stdin.write(struct.pack(">I", len(data)))
-                self._stream.stdin.write(data)
-                if len(data) < 1 << 16:
-                    self._stream.stdin.flush()
+            self._writer.put(data, small)
         except (OSError, EOFError, ValueError) as no:
             raise self._why_it_broke() from no
-        self._wrote = time.monotonic()
-        self.sent += len(data)
 
     def _why_it_broke(self) -> Exception:
         """The box's own reason where it gave one before it went away."""
@@ -139,28 +154,19 @@ class Session:
             for line in iter(self._stream.stdout.readline, b""):
                 self._stdout.append(line)
 
-    def _live(self) -> None:
-        """Signs of life to the box; a box that gives none any more is given up."""
+    def _watch(self) -> None:
+        """A box that gives no sign of life any more is given up."""
         while not self._ended.wait(1):
-            now = time.monotonic()
-            if now - self._heard > SILENCE:
+            if time.monotonic() - self._heard > SILENCE:
                 self._stream.close()
                 return
-            if now - self._wrote > EVERY and self._writing.acquire(blocking=False):
-                try:
-                    self._stream.stdin.write(LIFE)
-                    self._stream.stdin.flush()
-                    self._wrote = now
-                except (OSError, EOFError, ValueError):
-                    return
-                finally:
-                    self._writing.release()
 
 
 @contextlib.contextmanager
-def session(agent: Agent, on_event: OnEvent, **request: Any) -> Iterator[Session]:
-    """A Session that is closed when the block ends, however it ends."""
-    opened = Session(agent, on_event, **request)
+def session(agent: Agent, stream: Stream, on_event: OnEvent, **request: Any) -> Iterator[Session]:
+    """A Session on a `receive` that has been begun; closed when the block ends, however it ends."""
+    agent.ask(stream, **request)
+    opened = Session(agent, stream, on_event)
     try:
         yield opened
     finally:

@@ -1,78 +1,97 @@
-"""Carries out the plan of an upload: parts over the line, then the manifest's changes, then the commit."""
+"""Carries out the plan of an upload: parts over the line, and the new manifest as it comes about."""
 
 from __future__ import annotations
 
 import hashlib
-import heapq
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO
 
-from deploy.effects.parts import file_blocks, looked_at_again, pack_blocks
+from deploy.effects.parts import Batch, file_blocks, looked_at_again, pack_batches
+from deploy.effects.scan import scan_line
 from deploy.effects.session import Session
 from deploy.errors import DataError
 from deploy.plan.transfer import (
+    Change,
     Checker,
     Entry,
     Found,
     Header,
     Step,
-    addition,
-    apply_changes,
+    boundary,
+    changed,
     ends_pack,
     entry_from,
     header_line,
-    key_of_change,
+    key_of,
     line_of,
+    line_of_change,
     part_key,
-    removal,
 )
 
-Incoming = dict[str, list[Any]]  # key → [bytes on the box, SHA-256 or ""]
+Incoming = dict[str, list[object]]  # key → [bytes on the box, SHA-256 or ""]
+Told = Callable[[str, int, int], None]  # path, bytes and files that have gone since the last time
+AT_ONCE = 1000  # changes
+WAITING = 200_000  # changes that wait for the end of a pack
 
 
 class Sender:
-    """Goes through the steps once; what changes in the manifest is spooled to two sorted files."""
+    """Goes through the steps once. `hashed` gets a scan's line of each file whose checksum is new."""
 
     def __init__(
-        self,
-        session: Session,
-        root: str,
-        incoming: Incoming,
-        folder: Path,
-        told: Callable[[str, int], None],
+        self, session: Session, root: str, incoming: Incoming, hashed: IO[str], told: Told
     ) -> None:
         self.session, self.root, self.incoming, self.told = session, root, incoming, told
-        self.others_path, self.packed_path = folder / "others", folder / "packed"
-        self._others = self.others_path.open("w", encoding="ascii")
-        self._packed = self.packed_path.open("w", encoding="ascii")
+        self._hashed = hashed
+        self._known: list[tuple[Change | None, Found | None]] = []  # None: in the open pack
         self._members: list[Found] = []
         self._size = 0
 
-    def run(self, steps: Iterable[Step]) -> None:
+    def changes(self, steps: Iterable[Step]) -> Generator[Change, None, None]:
+        """Each change of the manifest, in order, once what it needs has been sent."""
         try:
             for step in steps:
                 self._do(step)
+                if not self._members and len(self._known) >= AT_ONCE:
+                    yield from self._flush()
             self._end_pack()
+            yield from self._flush()
         finally:
-            self._others.close()
-            self._packed.close()
+            self._note_hashed()
 
     def _do(self, step: Step) -> None:
         found, entry = step.found, step.entry
         if step.action == "remove" and entry:
-            self._others.write(removal(entry))
+            self._known.append(((key_of(entry), None), None))
         elif step.action in ("note", "reuse") and found:
-            self._others.write(addition(entry_from(found, entry)))
+            self._add(entry_from(found, entry), None)
         elif step.action == "file" and found:
-            self._others.write(addition(entry_from(self._send_file(found))))
+            sent = self._send_file(found)
+            self._add(entry_from(sent), sent if sent.mtime == found.mtime else None)
         elif step.action == "pack" and found:
             self._members.append(found)
+            self._known.append((None, None))
             self._size += found.size + 1024
-            if ends_pack(self._size, found.path):
+            if ends_pack(self._size, found.path) or len(self._known) >= WAITING:
                 self._end_pack()
+
+    def _add(self, entry: Entry, hashed: Found | None) -> None:
+        self._known.append(((key_of(entry), entry), hashed))
+
+    def _flush(self) -> list[Change]:
+        """Tell the box the changes that are known by now, and return them."""
+        self._note_hashed()
+        known = [change for change, _ in self._known if change]
+        self._known = []
+        self.session.changes("".join([line_of_change(key, entry) for key, entry in known]))
+        return known
+
+    def _note_hashed(self) -> None:
+        lines = [scan_line(hashed) for _, hashed in self._known if hashed]
+        self._hashed.writelines(lines)
+        self._known = [(change, None) for change, _ in self._known]
 
     def _send_file(self, found: Found) -> Found:
         """Send a large file; once more as it is by then, if it changed while it was read."""
@@ -83,48 +102,66 @@ class Sender:
 
     def _send_as_it_is(self, found: Found) -> Found:
         key = part_key([found])
-        if self._is_whole(key, found.sha256):
-            self.told(found.path, found.size)
+        there, whole = self.incoming.get(key, [0, ""])
+        if whole and whole == found.sha256:
+            self.told(found.path, found.size, 1)
             return found
         blocks = self._told_blocks(found.path, file_blocks(self.root, found))
-        return found._replace(sha256=self._send(key, found.size, blocks))
+        if whole:
+            sha256 = self._must_still_be(key, str(whole), blocks)
+        else:
+            sha256 = self.session.part(key, found.size, min(int(str(there)), found.size), blocks)
+        self.told(found.path, 0, 1)
+        return found._replace(sha256=sha256)
 
     def _told_blocks(self, path: str, blocks: Iterable[bytes]) -> Iterator[bytes]:
         for block in blocks:
             yield block
-            self.told(path, len(block))
+            self.told(path, len(block), 0)
 
-    def _is_whole(self, key: str, sha256: str) -> bool:
-        return bool(sha256) and self.incoming.get(key, [0, ""])[1] == sha256
-
-    def _send(self, key: str, size: int, blocks: Iterable[bytes]) -> str:
-        there, whole = self.incoming.get(key, [0, ""])
-        if not whole:
-            return self.session.part(key, size, min(there, size), blocks)
+    def _must_still_be(self, key: str, whole: str, blocks: Iterable[bytes]) -> str:
+        """The checksum of a part that the box has whole from the last attempt."""
         digest = hashlib.sha256()
         for block in blocks:
             digest.update(block)
         if digest.hexdigest() != whole:
             self.incoming.pop(key)
             raise DataError(f"{self.root} changed since the last attempt", "try again")
-        return str(whole)
+        return whole
 
     def _end_pack(self) -> None:
         if not self._members:
             return
-        placed: list[Entry] = []
-        members = self._told_members(self._members)
-        size = pack_size_at_most(self._members)
-        sha256 = self._send(
-            part_key(self._members), size, pack_blocks(self.root, members, placed.append)
-        )
-        self._packed.writelines(addition(each._replace(pack=sha256)) for each in placed)
+        members, placed = self._members, list[tuple[Found, int]]()
+        sha256 = self._send_pack(members, placed)
+        packed = zip(members, placed, strict=True)
+        self._known = [
+            (known if known[0] else self._in_pack(*next(packed), sha256)) for known in self._known
+        ]
         self._members, self._size = [], 0
 
-    def _told_members(self, members: list[Found]) -> Iterator[Found]:
-        for each in members:
-            yield each
-            self.told(each.path, each.size)
+    def _send_pack(self, members: list[Found], placed: list[tuple[Found, int]]) -> str:
+        key = part_key(members)
+        there, whole = self.incoming.get(key, [0, ""])
+        offset = 0 if whole else boundary(members, int(str(there)))
+        batches = self._told_batches(pack_batches(self.root, members, placed, offset))
+        if whole:
+            return self._must_still_be(key, str(whole), (batch.tar for batch in batches))
+        return self.session.pack(key, pack_size_at_most(members), offset, batches)
+
+    def _in_pack(
+        self, asked: Found, placed: tuple[Found, int], pack: str
+    ) -> tuple[Change, Found | None]:
+        found, offset = placed
+        path, kind, mode, size, mtime, _, sha256, _ = found
+        same = (asked.size, asked.mtime) == (size, mtime)
+        entry = Entry(path, kind, mode, size, mtime, sha256, pack, offset)
+        return (path, entry), found if same else None
+
+    def _told_batches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        for batch in batches:
+            yield batch
+            self.told(batch.path, len(batch.contents), batch.files)
 
 
 def pack_size_at_most(members: Iterable[Found]) -> int:
@@ -132,21 +169,16 @@ def pack_size_at_most(members: Iterable[Found]) -> int:
     return sum(each.size + 8192 for each in members) + (1 << 20)
 
 
-def merged_changes(sender: Sender) -> Iterator[str]:
-    """The changes of both spools in the order of a manifest."""
-    with sender.others_path.open() as others, sender.packed_path.open() as packed:
-        yield from heapq.merge(others, packed, key=key_of_change)
-
-
 def write_manifest(
-    base: Iterable[Entry], changes: Iterable[str], folder: Path, zip_names: str
+    base: Iterable[Entry], changes: Iterable[Change], folder: Path, zip_names: str
 ) -> tuple[Path, str, str, Header]:
     """The new version's manifest as a file, its SHA-256, the version's ID, and its header."""
     body, whole, check = folder / "body", folder / "manifest", Checker()
     with body.open("w", encoding="ascii") as file:
-        for entry in apply_changes(base, changes):
-            check.add(entry)
-            file.write(line_of(entry))
+        for _, entry in changed(base, changes):
+            if entry is not None:
+                check.add(entry)
+                file.write(line_of(entry))
     header = check.header(round(time.time(), 3), zip_names)
     with whole.open("wb") as file, body.open("rb") as rest:
         file.write(header_line(header).encode())

@@ -21,7 +21,8 @@ from .manifest import (
     Checker,
     Entry,
     Header,
-    apply_changes,
+    change_of,
+    changed,
     header_line,
     line_of,
     read_manifest,
@@ -36,33 +37,49 @@ from .within import Tree
 LATER = "the same command mends it"
 
 
-def prepare(shelf: Shelf, order: dict[str, Any], changes: Iterable[str]) -> None:
-    """Write the new manifest beside the parts, check both, and write the journal.
+class Draft:
+    """The manifest of a version on its way, written while its parts arrive.
 
-    `order` has `commit` (the ID that the laptop expects), `base` (the ID that the changes are
-    against, or "") and `header`. Nothing that is published changes here.
+    Nothing that is published changes here. `arrived` is told of each part as it is verified.
     """
-    path = shelf.at("incoming", "manifest")
-    header, check = Header(**order["header"]), Checker()
-    have = Arrived(shelf)
-    with open(path, "w", encoding="ascii") as file:
-        shelf.give(file.fileno())
-        file.write(header_line(header))
-        with entries_of(shelf, order["base"]) as before, entries_of(shelf, order["base"]) as base:
-            for old, new in side_by_side(before, apply_changes(base, changes)):
-                have.see(old, new)
-                if new is not None:
-                    check.add(new)
-                    file.write(line_of(new))
-    have.must_have_all()
-    if check.version() != order["commit"] or check.header(header.created)[:4] != header[:4]:
-        raise Refusal(
-            "VerifyError", f"{shelf.name}: the manifest that arrived is not the one sent", LATER
-        )
-    sync_file_system(shelf.own)
-    journal = {"schema": 1, "base": order["base"], "id": order["commit"]}
-    journal.update(packs=sorted(have.packs_to_move), plain=have.touches_plain)
-    write_json(shelf.at("incoming", "commit.json"), journal)
+
+    def __init__(self, shelf: Shelf, base: str) -> None:
+        self.shelf, self.base = shelf, base
+        self.arrived = Arrived(shelf)
+        self._check = Checker()
+        self._body = shelf.at("incoming", "body")
+
+    def write(self, changes: Iterable[str]) -> None:
+        """All changes against the base, as lines sorted by key; ValueError where they make no manifest."""
+        with open(self._body, "w", encoding="ascii") as file:
+            with entries_of(self.shelf, self.base) as base:
+                for old, new in changed(base, map(change_of, changes)):
+                    self.arrived.see(old, new)
+                    if new is not None:
+                        self._check.add(new)
+                        file.write(line_of(new))
+
+    def publish(self, version: str, header: Header) -> None:
+        """Check it against what the laptop says, put the header before it, write the journal."""
+        self.arrived.must_have_all()
+        counted = self._check.header(header.created)
+        if self._check.version() != version or counted[:4] != header[:4]:
+            raise Refusal(
+                "VerifyError",
+                f"{self.shelf.name}: the manifest that arrived is not the one sent",
+                LATER,
+            )
+        with open(self._body, "rb") as body, open(
+            self.shelf.at("incoming", "manifest"), "wb"
+        ) as file:
+            self.shelf.give(file.fileno())
+            file.write(header_line(header).encode())
+            shutil.copyfileobj(body, file, 1 << 20)
+        os.unlink(self._body)
+        sync_file_system(self.shelf.own)
+        journal = {"schema": 1, "base": self.base, "id": version}
+        journal.update(packs=sorted(self.arrived.packs_to_move), plain=self.arrived.touches_plain)
+        write_json(self.shelf.at("incoming", "commit.json"), journal)
 
 
 @contextlib.contextmanager
@@ -81,11 +98,15 @@ class Arrived:
     def __init__(self, shelf: Shelf) -> None:
         self.shelf = shelf
         self.whole = whole_parts(shelf)
-        self.packs: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}  # of packs
         self.retired: set[str] = set()  # plain files that lose their path: another may take them
         self.missing: list[Entry] = []
         self.packs_to_move: set[str] = set()
         self.touches_plain = False  # else the commit need not look at every path again
+
+    def part(self, sha256: str, path: str, size: int) -> None:
+        """A part is whole and verified, and will be at `path` by the time of the commit."""
+        self.sizes[sha256], self.whole[sha256] = size, path
 
     def see(self, old: Entry | None, new: Entry | None) -> None:
         if old is not None and _is_plain(old) and not _same_place(old, new):
@@ -114,10 +135,10 @@ class Arrived:
                 raise Refusal("TransferError", f"{entry.path!r} has not arrived whole", LATER)
 
     def _pack_size(self, sha256: str) -> int:
-        if sha256 not in self.packs:
+        if sha256 not in self.sizes:
             path = self.whole.get(sha256) or self.shelf.pack(sha256)
-            self.packs[sha256] = os.path.getsize(path) if os.path.exists(path) else -1
-        return self.packs[sha256]
+            self.sizes[sha256] = os.path.getsize(path) if os.path.exists(path) else -1
+        return self.sizes[sha256]
 
 
 def whole_parts(shelf: Shelf) -> dict[str, str]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any, Iterable, Iterator, NamedTuple
+from typing import Any, Iterable, Iterator, NamedTuple, Optional, Tuple
 
 SCHEMA = 1
 FILE, FOLDER, LINK, ARCHIVE = "file", "folder", "link", "archive"
@@ -201,46 +201,39 @@ def _key_or_end(entry: Any) -> str:
     return key_of(entry) if entry is not None else AFTER_ALL
 
 
-def apply_changes(base: Iterable[Entry], changes: Iterable[str]) -> Iterator[Entry]:
-    """A base's entries with changes over them: lines `-KEY` (as JSON text) and `+LINE`, sorted by key."""
-    fresh = (_read_change(change) for change in changes)
-    end = (AFTER_ALL, None)
-    key, added = next(fresh, end)
-    for entry in base:
-        here = key_of(entry)
+Change = Tuple[str, Optional[Entry]]  # a key, and its entry from now on; None where it goes
+
+
+def changed(
+    base: Iterable[Entry], changes: Iterable[Change]
+) -> Iterator[tuple[Entry | None, Entry | None]]:
+    """Each path's entry before and after the changes; both sorted by key."""
+    fresh, end = iter(changes), (AFTER_ALL, None)
+    key, new = next(fresh, end)
+    for old in base:
+        here = key_of(old)
         while key < here:
-            if added is not None:
-                yield added
-            key, added = next(fresh, end)
-        if key != here:
-            yield entry
+            if new is not None:
+                yield None, new
+            key, new = next(fresh, end)
+        if key == here:
+            yield old, new
+            key, new = next(fresh, end)
+        else:
+            yield old, old
     while key != AFTER_ALL:
-        if added is not None:
-            yield added
-        key, added = next(fresh, end)
+        if new is not None:
+            yield None, new
+        key, new = next(fresh, end)
 
 
-def _read_change(change: str) -> tuple[str, Entry | None]:
-    if change[0] == "-":
-        return str(json.loads(change[1:])), None
-    entry = entry_of(change[1:])
+def change_of(line: str) -> Change:
+    """Of a line `-KEY` (as JSON text) or `+LINE`; ValueError where it is neither."""
+    if line[0] == "-":
+        return str(json.loads(line[1:])), None
+    entry = entry_of(line[1:])
     return key_of(entry), entry
 
 
-PATH_AND_TYPE = re.compile(r'\+\{"path": "([^"\\]+)", "type": "(\w+)"')
-
-
-def key_of_change(change: str) -> str:
-    """The key that a change is sorted by, without reading all of its line."""
-    usual = PATH_AND_TYPE.match(change)
-    if usual:
-        return usual[1] + "/" if usual[2] == FOLDER else usual[1]
-    return _read_change(change)[0]
-
-
-def removal(entry: Entry) -> str:
-    return "-" + quoted(key_of(entry)) + "\n"
-
-
-def addition(entry: Entry) -> str:
-    return "+" + line_of(entry)
+def line_of_change(key: str, entry: Entry | None) -> str:
+    return "-" + quoted(key) + "\n" if entry is None else "+" + line_of(entry)

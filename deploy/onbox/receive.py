@@ -2,14 +2,19 @@
 
 stdin after the request, each frame 4 bytes of big-endian length and then so many bytes:
     {"part": KEY, "size": N, "offset": K}, data …, empty frame, {"sha256": HEX} or {"drop": true}
-    {"commit": ID, "base": ID or "", "header": {…}}, zlib data (lines of changes) …, empty frame
-A length of 0xFFFFFFFF is a sign of life with nothing behind it. The end of the stream ends it.
+    {"pack": KEY, "size": N, "offset": K}, (heads, contents) …, and the same end: heads are lines
+        as in packing.py, and both sides make the same tar of them
+    {"changes": true}, lines of changes against the base …, empty frame; sorted over all of these
+    {"commit": ID, "header": {…}}
+A length of 0xFFFFFFFF is a sign of life with nothing behind it; where the highest bit is set,
+the frame is zlib data. The end of the stream ends it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -22,21 +27,28 @@ import zlib
 from typing import Any, BinaryIO, Iterator
 
 from .activity import active
-from .commit import prepare, roll_forward
+from .commit import Draft, roll_forward
 from .keeping import tidy
 from .locks import locked
+from .manifest import Header
+from .packing import END, tar_of
 from .places import find_places
 from .refusal import Refusal
 from .shelf import Shelf, current, find_shelf, make_shelf
 from .unpack import write_all
+from .wire import LIFE, ZLIB
 
-LIFE = 0xFFFFFFFF
+F_SETPIPE_SZ = 1031  # Linux; in the module `fcntl` from Python 3.10 on
 LARGEST = 16 << 20  # of one frame
+SYNC_EVERY = 64 << 20  # bytes of a part: a disk that is written to all the while is soon done
 SILENCE = 60.0  # s without a frame after which the laptop is taken for gone
 
 
 def receive(request: dict[str, Any], wire: Any) -> dict[str, Any]:
-    """`name`, `group`, `who`; answers the ID that is current now, or "" where nothing was committed."""
+    """`name`, `group`, `who`, and `base`, the ID that changes are against, or "".
+
+    Answers the ID that is current now, or "" where nothing was committed.
+    """
     places = find_places(request)
     shelf = find_shelf(places, request["name"], request.get("group", ""))
     make_shelf(shelf)
@@ -49,7 +61,7 @@ def receive(request: dict[str, Any], wire: Any) -> dict[str, Any]:
         roll_forward(shelf)
         frames = Frames(wire.input, lock)
         try:
-            done = Receiver(shelf, frames, wire).run()
+            done = Receiver(shelf, request["base"], frames, wire).run()
             if done:
                 tidy(places, shelf, wire.event)
         except OSError as no:
@@ -79,6 +91,8 @@ class Frames:
         self._stream = stream
         self._lock = lock
         self._heard = time.monotonic()
+        with contextlib.suppress(OSError):  # no pipe, or the user's share of wide ones is used up
+            fcntl.fcntl(stream.fileno(), F_SETPIPE_SZ, 1 << 20)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
@@ -101,11 +115,14 @@ class Frames:
             length = struct.unpack(">I", head)[0]
             if length == LIFE:
                 continue
+            squeezed, length = length & ZLIB, length & ~ZLIB
             if length > LARGEST:
-                raise Refusal("TransferError", "the stream is out of step", "try again")
+                raise out_of_step()
             data = self._stream.read(length) if length else b""
             self._heard = time.monotonic()
-            return data if len(data) == length else None
+            if len(data) < length:
+                return None
+            return unsqueezed(data) if squeezed else data
 
     def data(self) -> Iterator[bytes]:
         """Frames up to an empty one; EOFError where they break off before."""
@@ -118,21 +135,38 @@ class Frames:
             yield frame
 
 
+def unsqueezed(data: bytes) -> bytes:
+    """The content of a zlib frame, which is no longer than a plain one may be."""
+    stream = zlib.decompressobj()
+    try:
+        plain = stream.decompress(data, LARGEST)
+    except zlib.error:
+        raise out_of_step() from None
+    if not stream.eof:
+        raise out_of_step()
+    return plain
+
+
+def out_of_step() -> Refusal:
+    return Refusal("TransferError", "the stream is out of step", "try again")
+
+
 class Receiver:
     """One upload: writes parts, has them synced beside, commits at the end."""
 
-    def __init__(self, shelf: Shelf, frames: Frames, wire: Any) -> None:
+    def __init__(self, shelf: Shelf, base: str, frames: Frames, wire: Any) -> None:
         self.shelf, self.frames, self.wire = shelf, frames, wire
-        self.syncer = Syncer(wire)
-        self.written = 0
-        self._told = 0.0
+        self.syncer = Syncer()
+        self.drafter = Drafter(Draft(shelf, base))
 
     def run(self) -> str:
         done = ""
         try:
             for order in self._orders():
-                if "part" in order:
+                if "part" in order or "pack" in order:
                     self._part(order)
+                elif "changes" in order:
+                    self._changes()
                 elif "commit" in order:
                     done = self._commit(order)
         except EOFError:
@@ -156,10 +190,14 @@ class Receiver:
         try:
             self.shelf.give(file.fileno())
             digest = self._resume(file, offset)
-            for block in self.frames.data():
+            unsynced = 0
+            for block in self._tar_blocks() if "pack" in order else self.frames.data():
                 digest.update(block)
                 write_all(file.fileno(), block)
-                self._tell(len(block))
+                unsynced += len(block)
+                if unsynced >= SYNC_EVERY:
+                    self.syncer.begin(file)
+                    unsynced = 0
             trailer = self.frames.next()
         except OSError as no:
             file.close()
@@ -170,6 +208,19 @@ class Receiver:
             file.close()
             raise EOFError
         self._settle(file, path, digest.hexdigest(), json.loads(trailer))
+
+    def _tar_blocks(self) -> Iterator[bytes]:
+        """A pack as it travels, made a tar again."""
+        for heads in self.frames.data():
+            contents = self.frames.next()
+            if contents is None:
+                raise EOFError
+            try:
+                block = tar_of(heads, contents)
+            except ValueError:
+                raise out_of_step() from None
+            yield block
+        yield END
 
     def _resume(self, file: BinaryIO, offset: int) -> Any:
         """The hash over the first `offset` bytes; what lies behind them is cut off."""
@@ -189,33 +240,25 @@ class Receiver:
     def _settle(self, file: BinaryIO, path: str, sha256: str, trailer: dict[str, Any]) -> None:
         key = os.path.basename(path)
         if trailer.get("sha256") == sha256:
-            self.syncer.add(file, path, path + "=" + sha256)
+            final = path + "=" + sha256
+            self.drafter.draft.arrived.part(sha256, final, os.fstat(file.fileno()).st_size)
+            self.syncer.add(file, path, final)
             return
         file.close()
         os.unlink(path)
         if not trailer.get("drop"):
             self.wire.event(damaged=key)
 
-    def _tell(self, count: int) -> None:
-        self.written += count
-        now = time.monotonic()
-        if now - self._told > 0.25:
-            self._told = now
-            self.wire.event(received=self.written)
+    def _changes(self) -> None:
+        for lines in self.frames.data():
+            self.drafter.take(lines)
 
     def _commit(self, order: dict[str, Any]) -> str:
-        self.syncer.finish()
-        spool = self.shelf.at("incoming", "changes")
-        with open(spool, "wb") as file:
-            unsqueeze = zlib.decompressobj()
-            for block in self.frames.data():
-                file.write(unsqueeze.decompress(block))
-            file.write(unsqueeze.flush())
         self.frames.busy()
-        with open(spool, encoding="ascii") as changes:
-            with self._patience():
-                prepare(self.shelf, order, changes)
-                roll_forward(self.shelf)
+        with self._patience():
+            self.syncer.finish()
+            self.drafter.finish().publish(order["commit"], Header(**order["header"]))
+            roll_forward(self.shelf)
         return str(order["commit"])
 
     @contextlib.contextmanager
@@ -234,28 +277,73 @@ class Receiver:
             stop.set()
 
 
-class Syncer:
-    """Syncs whole parts to the disk and names them whole, while the next ones arrive."""
+class Drafter:
+    """Writes the draft in a thread beside: at the end of a long upload the manifest is there too."""
 
-    def __init__(self, wire: Any) -> None:
-        self._wire = wire
-        self._parts: queue.Queue[tuple[BinaryIO, str, str] | None] = queue.Queue(8)
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self._lines: queue.Queue[bytes | None] = queue.Queue(8)
+        self._faults: list[BaseException] = []
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def take(self, lines: bytes) -> None:
+        """Some whole lines of changes."""
+        self._lines.put(lines)
+
+    def finish(self) -> Draft:
+        """The draft with all changes in it; what went wrong is raised here."""
+        self._lines.put(None)
+        self._thread.join()
+        if self._faults:
+            raise self._faults[0]
+        return self.draft
+
+    def _work(self) -> None:
+        try:
+            self.draft.write(self._changes())
+        except BaseException as fault:
+            self._faults.append(fault)
+            for _ in iter(self._lines.get, None):
+                pass  # the one that gives them must not wait for ever
+
+    def _changes(self) -> Iterator[str]:
+        for lines in iter(self._lines.get, None):
+            yield from lines.decode("ascii").splitlines(True)
+
+
+class Syncer:
+    """Syncs parts to the disk and names them whole, while the next ones arrive."""
+
+    def __init__(self) -> None:
+        self._parts: queue.Queue[tuple[int, str, str] | None] = queue.Queue(8)
         self._faults: list[BaseException] = []
         self._thread: threading.Thread | None = None
 
     def add(self, file: BinaryIO, path: str, final: str) -> None:
+        """A whole part: sync it, and rename it then."""
+        with file:
+            self._put(file, path, final)
+
+    def begin(self, file: BinaryIO) -> None:
+        """Sync what has been written by now."""
+        self._put(file, "", "")
+
+    def _put(self, file: BinaryIO, path: str, final: str) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, daemon=True)
             self._thread.start()
-        self._parts.put((file, path, final))
+        self._parts.put((os.dup(file.fileno()), path, final))
 
     def _work(self) -> None:
-        for file, path, final in iter(self._parts.get, None):
+        for fd, path, final in iter(self._parts.get, None):
             try:
-                with file:
-                    os.fsync(file.fileno())
-                os.rename(path, final)
-                self._wire.event(have=os.path.basename(path))
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+                if final:
+                    os.rename(path, final)
             except BaseException as fault:
                 self._faults.append(fault)
 
@@ -271,8 +359,9 @@ class Syncer:
 
 def check_part(order: dict[str, Any]) -> tuple[str, int]:
     """Key and offset of an order; nothing but 64 hexadecimal digits becomes a file's name."""
-    key, size, offset = order["part"], int(order["size"]), int(order["offset"])
+    key = order.get("part") or order.get("pack")
+    size, offset = int(order["size"]), int(order["offset"])
     good = isinstance(key, str) and len(key) == 64 and not set(key) - set("0123456789abcdef")
     if not good or not 0 <= offset <= size:
         raise Refusal("TransferError", "an order that makes no sense", "upgrade the kit")
-    return key, offset
+    return str(key), offset

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tarfile
 from typing import Iterator
 
 from .manifest import Entry, header_line, line_of
+from .packing import END, tar_header
 from .publish import atomic_file, write_json
 from .reading import read_ahead
 from .shelf import Shelf, current, open_manifest, set_current, versions
@@ -91,20 +91,18 @@ def _write_anew(
         for entry, data in _members(Pack(shelf.pack(pack), entries)):
             if hashlib.sha256(data).hexdigest() != entry.sha256:
                 return os.path.getsize(shelf.pack(pack))  # damage is for `fab upload` to mend
-            info = tarfile.TarInfo(entry.path)
-            info.mode, info.size, info.mtime = entry.mode, entry.size, max(0, entry.mtime // 10**9)
-            header = info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+            header = tar_header(entry.path, entry.mode, entry.size, entry.mtime // 10**9)
             block = header + data + bytes(-len(data) % 512)
             places.append((entry.offset, at + len(header)))
             digest.update(block)
             file.write(block)
             at += len(block)
-        digest.update(bytes(1024))
-        file.write(bytes(1024))
+        digest.update(END)
+        file.write(END)
     fresh = digest.hexdigest()
     os.rename(temporary, shelf.pack(fresh))
     moves.update({(pack, old): (fresh, new) for old, new in places})
-    return at + 1024
+    return at + len(END)
 
 
 def _members(pack: Pack) -> Iterator[tuple[Entry, bytes]]:

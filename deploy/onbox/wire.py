@@ -22,6 +22,8 @@ ANSWER = b"@gpubox-answer\n"
 BULK = b"@gpubox-bulk\n"
 END = b"\n@gpubox-end\n"
 EVENT = b"@gpubox-event "
+LIFE = 0xFFFFFFFF  # instead of a frame's length, from the laptop: a sign of life
+ZLIB = 0x80000000  # in a frame's length, from the laptop: what follows is zlib data
 BEAT = 5.0  # seconds; the laptop takes 30 s of silence for a dead link
 
 

@@ -14,21 +14,22 @@ from deploy.onbox.manifest import (
     FILE,
     FOLDER,
     LINK,
+    Change,
     Checker,
     Entry,
     Header,
-    addition,
-    apply_changes,
+    changed,
     check_name,
     entry_of,
     header_line,
-    key_of_change,
+    key_of,
     line_of,
+    line_of_change,
     link_stays_inside,
     read_manifest,
-    removal,
     side_by_side,
 )
+from deploy.onbox.packing import header_size, padded
 from deploy.plan.quantities import show_size
 
 PACK_BELOW = 1 << 20  # bytes: a file from here on stands under its own name
@@ -125,6 +126,28 @@ def part_key(members: Iterable[Found]) -> str:
         line = f"{each.path}\0{each.type}\0{each.mode}\0{each.size}\0{each.mtime}\n"
         digest.update(line.encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
+
+
+def boundary(members: Iterable[Found], there: int) -> int:
+    """Where in a pack of these members the last one that ends within `there` bytes ends."""
+    at = 0
+    for each in members:
+        end = at + header_size(each.path, each.mtime // 10**9) + padded(each.size)
+        if end > there:
+            break
+        at = end
+    return at
+
+
+WORTH_IT = 0.95  # of a block's size: what hardly gets smaller is sent as it is
+
+
+def is_worth_squeezing(line: float, squeezing: float, ratio: float) -> bool:
+    """Whether a block is through sooner squeezed than as it is.
+
+    `line` and `squeezing` are rates in bytes/s, `ratio` is squeezed over plain size.
+    """
+    return ratio < WORTH_IT and 1 / squeezing + ratio / line < 1 / line
 
 
 @dataclass
@@ -225,18 +248,18 @@ __all__ = [  # what the rooms above take of the manifest, which lives on the box
     "FILE",
     "FOLDER",
     "LINK",
+    "Change",
     "Checker",
     "Entry",
     "Header",
-    "addition",
-    "apply_changes",
+    "changed",
     "check_name",
     "entry_of",
     "header_line",
-    "key_of_change",
+    "key_of",
     "line_of",
+    "line_of_change",
     "link_stays_inside",
     "read_manifest",
-    "removal",
     "side_by_side",
 ]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from deploy.console import Bar
 from deploy.effects.agent import Agent
 from deploy.effects.hashes import (
     Base,
@@ -22,22 +23,22 @@ from deploy.effects.hashes import (
     hash_what_may_have_moved,
     keep_manifest,
 )
+from deploy.effects.link import Stream
 from deploy.effects.scan import Survey, read_scan, scan, scan_archive
-from deploy.effects.session import session
-from deploy.effects.upload import Sender, merged_changes, write_manifest
+from deploy.effects.session import Session, session
+from deploy.effects.upload import Sender, Told, write_manifest
 from deploy.errors import DataError, TransferError
 from deploy.plan.config import DataSet
 from deploy.plan.quantities import show_size
 from deploy.plan.transfer import (
+    Change,
     Entry,
     Step,
     Totals,
-    entry_of,
     is_archive,
     is_packing,
     must_fit,
     must_hold_something,
-    side_by_side,
     steps,
 )
 from deploy.verbs.desk import Desk
@@ -64,8 +65,6 @@ class Upload:
     memory: Memory
     folder: Path
     damaged: bool = False
-    told_at: float = 0.0
-    told_bytes: int = 0
 
     @property
     def root(self) -> str:
@@ -78,6 +77,18 @@ class Upload:
         version = self.memory.version_of(survey.fingerprint)
         if version and version == state["id"] and not state["damaged"]:
             return self._nothing_to_do(survey, version)
+        if self.desk.dry_run:
+            return self._bring(survey, state, None)
+        stream = self.box.begin("receive")  # the way there takes its time: plan meanwhile
+        try:
+            return self._bring(survey, state, stream)
+        finally:
+            stream.close()
+
+    def _bring(
+        self, survey: Survey, state: dict[str, Any], stream: Stream | None
+    ) -> dict[str, Any]:
+        """Plan, show, and carry out over the stream; without one, only show."""
         base = fetch_base(self.box, self.name, state)
         base.damaged = set(state["damaged"])
         moved = self._hash(base)
@@ -89,9 +100,9 @@ class Upload:
             self.memory.remember_version(survey.fingerprint, state["id"])
             return self._nothing_to_do(survey, state["id"])
         self._show_plan(totals, there)
-        if self.desk.dry_run:
+        if stream is None:
             return self._answer(survey, "", totals, 0, False)
-        return self._carry_out(survey, state, base, totals, changes)
+        return self._carry_out(survey, state, base, Plan(totals, changes), stream)
 
     def _look(self) -> tuple[Survey, dict[str, Any]]:
         """Scan here while the box is asked there."""
@@ -174,36 +185,41 @@ class Upload:
             say("  " + line)
 
     def _carry_out(
-        self,
-        survey: Survey,
-        state: dict[str, Any],
-        base: Base,
-        totals: Totals,
-        plan: Iterable[Step],
+        self, survey: Survey, state: dict[str, Any], base: Base, plan: Plan, stream: Stream
     ) -> dict[str, Any]:
         group = self.desk.box(self.box.link.name).data_group
         who = f"{getpass.getuser()}@{socket.gethostname()}"
-        with self.desk.show.progress(self.name, totals.send_bytes) as bar:
-
-            def told(path: str, count: int) -> None:
-                self.told_bytes += count
-                if time.monotonic() - self.told_at > 0.1:  # a bar costs more than a small file
-                    self.told_at = time.monotonic()
-                    bar.at(self.told_bytes, detail=path)
-
-            with session(self.box, self._event, name=self.name, group=group, who=who) as line:
-                sender = Sender(line, self.root, state["incoming"], self.folder, told)
-                try:
-                    sender.run(plan)
-                    version = self._commit(survey, state, base, sender)
-                finally:
-                    self.damaged = bool(line.damaged)
-                    self._learn(sender)
-                    sent = line.sent
+        asked = {"name": self.name, "base": state["id"], "group": group, "who": who}
+        totals, hashed = plan.totals, self.folder / "hashed"
+        with (
+            self.desk.show.progress(self.name, totals.send_bytes, totals.send_files) as bar,
+            session(self.box, stream, self._event, **asked) as line,
+        ):
+            try:
+                with hashed.open("w", encoding="ascii") as file:
+                    told = self._teller(bar)
+                    sender = Sender(line, self.root, state["incoming"], file, told)
+                    with contextlib.closing(sender.changes(plan.changes)) as changes:
+                        version = self._commit(survey, base, changes, line)
+            finally:
+                self.damaged = bool(line.damaged)
+                self._learn(hashed)
+                sent = line.sent
         self.desk.show.done(
             f"{self.name}: version {version[:12]} is on the box, {show_size(sent)} sent"
         )
         return self._answer(survey, version, totals, sent, True)
+
+    def _teller(self, bar: Bar) -> Told:
+        """Moves the bar by what has gone."""
+        gone = {"bytes": 0, "files": 0}
+
+        def told(path: str, count: int, files: int) -> None:
+            gone["bytes"] += count
+            gone["files"] += files
+            bar.at(gone["bytes"], detail=path, files=gone["files"])
+
+        return told
 
     def _event(self, event: dict[str, Any]) -> None:
         if "waiting" in event:
@@ -212,35 +228,23 @@ class Upload:
         if "note" in event:
             self.desk.show.note(f"{self.name}: {event['note']}")
 
-    def _commit(self, survey: Survey, state: dict[str, Any], base: Base, sender: Sender) -> str:
-        changes = self.folder / "changes"
-        with changes.open("w", encoding="ascii") as file:
-            file.writelines(merged_changes(sender))
-        with changes.open(encoding="ascii") as lines:
-            written, sha256, version, header = write_manifest(
-                base.entries(), lines, self.folder, self.wanted.zip_names
-            )
-        order = {"commit": version, "base": state["id"], "header": header._asdict()}
-        answer = sender.session.commit(order, changes)
+    def _commit(self, survey: Survey, base: Base, changes: Iterator[Change], line: Session) -> str:
+        """Send as the changes are asked for, then let the box make the new version current."""
+        written, sha256, version, header = write_manifest(
+            base.entries(), changes, self.folder, self.wanted.zip_names
+        )
+        answer = line.commit(version, header._asdict())
         if answer["id"] != version:
             raise TransferError(f"{self.name}: the box ended before the commit", "try again")
         keep_manifest(written, sha256)
         self.memory.remember_version(survey.fingerprint, version)
         return version
 
-    def _learn(self, sender: Sender) -> None:
+    def _learn(self, hashed: Path) -> None:
         """Remember what was hashed on the way, however the upload ended."""
         try:
-            fresh = list_of_hashed(sender)
-            found = side_by_side(fresh, read_scan(self.memory.known))
-            self.memory.remember(
-                new._replace(sha256=old.sha256)
-                if old is not None and (old.size, old.mtime) == (new.size, new.mtime)
-                else new
-                for old, new in found
-                if new is not None
-            )
-        except (OSError, ValueError):
+            self.memory.learn(hashed)
+        except OSError:
             self.desk.show.note("the checksums of this upload could not be remembered")
 
     def _answer(
@@ -259,12 +263,3 @@ class Upload:
             "changed": changed,
             "plan": totals.lines(),
         }
-
-
-def list_of_hashed(sender: Sender) -> Iterator[Entry]:
-    """What the upload hashed on the way, in order."""
-    for line in merged_changes(sender):
-        if line[0] == "+" and line.endswith("\n"):
-            entry = entry_of(line[1:])
-            if entry.sha256:
-                yield entry
