@@ -32,6 +32,7 @@ class Memory:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.known = self.folder / "known.tsv"
         self._note = self.folder / "known.json"
+        self._looked = self.folder / "looked"  # the scan of an archive that was found to be good
 
     def version_of(self, fingerprint: str) -> str:
         """The ID that a scan with this fingerprint came to; "" if it is another one."""
@@ -44,6 +45,15 @@ class Memory:
     def remember_version(self, fingerprint: str, version: str) -> None:
         value = {"schema": 1, "fingerprint": fingerprint, "id": version}
         replace(self._note, [json.dumps(value)])
+
+    def was_looked_into(self, fingerprint: str) -> bool:
+        """Whether the archive of this scan was found to be good before."""
+        with contextlib.suppress(OSError):
+            return self._looked.read_text() == fingerprint
+        return False
+
+    def remember_look(self, fingerprint: str) -> None:
+        replace(self._looked, [fingerprint])
 
     def remember(self, found: Iterable[Found]) -> None:
         replace(self.known, (scan_line(each) for each in found))

@@ -16,3 +16,4 @@ class Member(NamedTuple):
     mtime: int  # s
     target: str
     open: Callable[[], IO[bytes]]
+    size: int  # bytes, as the archive says; of a zip it may be a lie

@@ -26,7 +26,7 @@ def tar_members(path: str, entry: Entry) -> Generator[Member, None, None]:
             None, mode, stream, encoding="utf-8", errors="surrogateescape"
         ) as archive:
             for info in iter(archive.next, None):
-                yield _tar_member(archive, info)
+                yield tar_member(archive, info)
                 archive.members.clear()  # type: ignore[attr-defined]  # else it keeps all
         if unzstd:
             unzstd.end()
@@ -43,7 +43,7 @@ def tar_members(path: str, entry: Entry) -> Generator[Member, None, None]:
         source.close()
 
 
-def _tar_member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Member:
+def tar_member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Member:
     kind = OTHER
     if info.isfile():
         kind = FILE
@@ -61,6 +61,7 @@ def _tar_member(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Member:
         int(info.mtime),
         info.linkname,
         lambda: _content(archive, info),
+        info.size,
     )
 
 

@@ -11,7 +11,7 @@ from typing import IO, Callable, Generator, Sequence
 from .manifest import FILE, FOLDER, LINK
 from .member import OTHER, Member
 
-UTF8_FLAG = 0x800
+UTF8_FLAG, LOCKED = 0x800, 0x1
 DOS = 0  # create_system of archives whose paths may have backslashes
 
 
@@ -20,6 +20,8 @@ def zip_members(path: str, zip_names: str) -> Generator[Member, None, None]:
     with zipfile.ZipFile(path) as archive:
         infos = archive.infolist()
         for info, name in zip(infos, names_of(infos, zip_names)):
+            if info.flag_bits & LOCKED:
+                raise RuntimeError(f"{name!r} needs a password")
             mode = info.external_attr >> 16
             kind = FOLDER if name.endswith("/") else FILE
             target = ""
@@ -28,9 +30,9 @@ def zip_members(path: str, zip_names: str) -> Generator[Member, None, None]:
             elif stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
                 kind = OTHER
             usual = 0o700 if kind == FOLDER else 0o600
-            yield Member(
-                name, kind, mode & 0o777 or usual, _zip_time(info), target, _opener(archive, info)
-            )
+            mode, moment = mode & 0o777 or usual, _zip_time(info)
+            content = _opener(archive, info)
+            yield Member(name, kind, mode, moment, target, content, info.file_size)
 
 
 def _opener(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Callable[[], IO[bytes]]:

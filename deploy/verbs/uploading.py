@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from deploy.console import Bar
 from deploy.effects.agent import Agent
+from deploy.effects.archive import can_look_into, look_into
 from deploy.effects.hashes import (
     Base,
     Memory,
@@ -77,6 +78,8 @@ class Upload:
         version = self.memory.version_of(survey.fingerprint)
         if version and version == state["id"] and not state["damaged"]:
             return self._nothing_to_do(survey, version)
+        if not os.path.isdir(self.source):
+            self._look_into_archive(survey)
         if self.desk.dry_run:
             return self._bring(survey, state, None)
         stream = self.box.begin("receive")  # the way there takes its time: plan meanwhile
@@ -140,6 +143,19 @@ class Upload:
                 f"{self.wanted.path}: the box has no zstd to unpack it with",
                 "apt-get install zstd there, or use .tar.gz",
             )
+
+    def _look_into_archive(self, survey: Survey) -> None:
+        """What staging would refuse is refused before it goes up; once for the same archive."""
+        if self.memory.was_looked_into(survey.fingerprint):
+            return
+        if not can_look_into(self.source):
+            self.desk.show.note(f"{self.name}: no zstd here to look into it: the box will")
+            return
+        with self.desk.show.progress(f"look into {self.name}", survey.bytes) as bar:
+            found = look_into(self.source, self.wanted.zip_names, bar.at)
+        for text in Survey(alike=found.alike).warnings():
+            self.desk.show.warn(text)
+        self.memory.remember_look(survey.fingerprint)
 
     def _nothing_to_do(self, survey: Survey, version: str) -> dict[str, Any]:
         self.desk.show.done(

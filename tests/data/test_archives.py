@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import io
+import lzma
 import struct
 import subprocess
 import tarfile
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from deploy.effects.archive import look_into
 from deploy.effects.scan import scan_archive
 from deploy.errors import DataError
 from deploy.onbox.archives import unpack_archive
 from deploy.onbox.manifest import ARCHIVE, Entry
 from deploy.onbox.refusal import Refusal
+from deploy.verbs import uploading
 from tests.data.conftest import small_files, tree_of
 
 MEMBERS = [("a.txt", b"1"), ("deep/er/b.txt", b"22"), ("deep/c", b"")]
@@ -116,8 +119,59 @@ def test_a_member_that_would_leave_is_refused(tmp_path, case):
     assert not Path("/tmp/gpubox-esc").exists()
 
 
-def test_a_refused_archive_leaves_nothing_staged(box, tmp_path):
+@pytest.mark.parametrize("case", HOSTILE)
+def test_it_is_refused_on_the_laptop_already(tmp_path, case):
+    path = tmp_path / "set.tar"
+    path.write_bytes(tar_bytes(("good", "f", b"1"), *HOSTILE[case]))
+    with pytest.raises(DataError, match="set.tar: .*nothing of it was kept"):
+        looked_into(path)
+
+
+def looked_into(path, zip_names=""):
+    return look_into(str(path), zip_names, lambda count: None)
+
+
+def test_nothing_of_a_hostile_archive_goes_up(box, tmp_path):
+    (tmp_path / "set.tar.gz").write_bytes(tar_bytes(*HOSTILE["dotdot"], mode="w:gz"))
+    with pytest.raises(DataError, match="outside"):
+        box.upload(tmp_path / "set.tar.gz")
+    assert not (box.data / "set").exists()
+
+
+def test_an_archive_is_looked_into_once(box, tmp_path, monkeypatch):
+    (tmp_path / "set.tar").write_bytes(tar_bytes(*plain_members()))
+    box.upload(tmp_path / "set.tar")
+    monkeypatch.setattr(uploading, "look_into", None)
+    box.upload(tmp_path / "set.tar", name="other")
+
+
+@pytest.mark.parametrize("ending", ["tar", "tar.gz", "tar.xz", "tar.zst", "zip"])
+def test_names_that_some_systems_take_for_one_are_found_in_archives(tmp_path, ending):
+    names = ["Cat/1.png", "cat/2.png", "dog/a.png", "dog/A.png", "caf\u00e9", "cafe\u0301", "one"]
+    path = tmp_path / f"set.{ending}"
+    content = tar_bytes(*[(name, "f", b"x") for name in names])
+    if ending == "zip":
+        content = zip_bytes([(name.encode(), b"x") for name in names], flags=0x800)
+    elif ending == "tar.gz":
+        content = gzip.compress(content)
+    elif ending == "tar.xz":
+        content = lzma.compress(content)
+    elif ending == "tar.zst":
+        content = subprocess.run(["zstd", "-qc"], input=content, capture_output=True).stdout
+    path.write_bytes(content)
+    found = looked_into(path)
+    pairs = [("Cat", "cat"), ("dog/a.png", "dog/A.png"), ("caf\u00e9", "cafe\u0301")]
+    assert (found.files, found.bytes, found.alike) == (7, 7, pairs)
+
+
+def test_a_hard_link_in_an_archive_of_the_folder_itself_is_kept(tmp_path):
+    content = tar_bytes(("./a", "f", b"x"), ("./b", "h", "./a"))
+    assert files_in(unpacked(tmp_path, "set.tar", content)) == {b"a": b"x", b"b": b"x"}
+
+
+def test_a_refused_archive_leaves_nothing_staged(box, tmp_path, monkeypatch):
     (tmp_path / "set.tar").write_bytes(tar_bytes(("good", "f", b"1"), *HOSTILE["dotdot"]))
+    monkeypatch.setattr(uploading, "can_look_into", lambda path: False)
     box.upload(tmp_path / "set.tar")
     with pytest.raises(DataError, match="outside"):
         box.stage()
@@ -187,6 +241,21 @@ def test_a_bomb_is_stopped(tmp_path):
     with pytest.raises(Refusal, match="100 times"):
         unpacked(tmp_path, "set.zip", bomb.getvalue())
     assert (tmp_path / "root" / "zeros").stat().st_size < 100 << 20
+    with pytest.raises(DataError, match="100 times"):
+        looked_into(tmp_path / "set.zip")
+
+
+def test_a_bomb_in_a_stream_is_stopped_as_it_unrolls(tmp_path):
+    zeros = tar_bytes(("a", "f", b"x"), *[(f"z{i}", "f", bytes(40 << 20)) for i in range(4)])
+    (tmp_path / "set.tar.gz").write_bytes(gzip.compress(zeros))
+    with pytest.raises(DataError, match="'z1' brings it to over 100 times"):
+        looked_into(tmp_path / "set.tar.gz")
+
+
+def test_a_zip_with_a_password_is_said_beforehand(tmp_path):
+    (tmp_path / "set.zip").write_bytes(zip_bytes([(b"a", b"x")], flags=1))
+    with pytest.raises(DataError, match="'a' needs a password"):
+        looked_into(tmp_path / "set.zip")
 
 
 def damaged_archives():
@@ -215,6 +284,9 @@ def test_damage_is_a_clear_error(tmp_path, case):
     with pytest.raises((DataError, Refusal)) as no:
         unpacked(tmp_path, name, content)
     assert getattr(no.value, "kind", "DataError") == "DataError" and "\n" not in no.value.message
+    if case not in ("zip flipped", "html", "gz named tar", "tar named zip", "empty"):
+        with pytest.raises(DataError):  # before it goes up; a zip's contents are not read there
+            looked_into(tmp_path / name)
 
 
 def test_a_staged_archive_is_verified_by_what_came_out(box, tmp_path):
