@@ -1,9 +1,13 @@
 """Data sets over a real sshd: up, staged, byte for byte the same."""
 
 import random
+import shutil
 
 import pytest
 
+from deploy.effects import upload as sending
+from deploy.effects.ssh import Channel
+from deploy.errors import LinkLost
 from deploy.plan.config import DataSet
 from deploy.verbs.stage import stage_set
 from deploy.verbs.upload import upload_set
@@ -41,3 +45,65 @@ def test_four_files_stay_visible_on_the_data_disk(sshd, tmp_path):
     assert tree_of(staged["path"]) == tree_of(source)
     visible = {k: v for k, v in tree_of(server.data / "mnist").items() if b".gpubox" not in k}
     assert visible == tree_of(source)
+
+
+@pytest.fixture
+def server(sshd):
+    return sshd()
+
+
+@pytest.fixture
+def no_ssh_here(server, tmp_path, monkeypatch):
+    """A laptop without the system's ssh: all goes over Fabric's own channel, as it lists here."""
+    (tmp_path / "tools").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "tools"))
+    assert shutil.which("ssh") is None
+    used = []
+    closed = Channel.close
+    monkeypatch.setattr(Channel, "close", lambda self: (used.append(self), closed(self)))
+    return used
+
+
+def test_without_the_systems_ssh_it_goes_over_our_own_channel(server, tmp_path, no_ssh_here):
+    small_files(tmp_path / "set", 500)
+    desk = server.desk()
+    with desk.open("box") as box:
+        assert "no system ssh" in box.link.describe()["bulk"]
+        assert upload_set(desk, box, "pics", DataSet(str(tmp_path / "set")))["changed"]
+        assert not upload_set(desk, box, "pics", DataSet(str(tmp_path / "set")))["changed"]
+        staged = stage_set(desk, box, "pics")
+    assert tree_of(staged["path"]) == tree_of(tmp_path / "set")
+    assert len(no_ssh_here) >= 3  # two looks and one upload at least
+
+
+@pytest.mark.parametrize("what", ["large file", "pack"])
+def test_cut_off_on_our_own_channel_it_goes_on_where_it_was(
+    server, tmp_path, monkeypatch, no_ssh_here, what
+):
+    source = tmp_path / "set"
+    source.mkdir()
+    if what == "pack":
+        small_files(source, 4000, largest=16384)
+    else:
+        (source / "large").write_bytes(random.Random(5).randbytes(32 << 20))
+    size = sum(each.stat().st_size for each in source.rglob("*") if each.is_file())
+    name = "pack_batches" if what == "pack" else "file_blocks"
+    whole = getattr(sending, name)
+
+    def cut_in_between(*words):
+        for at, block in enumerate(whole(*words)):
+            if at == 20:
+                server.cut()
+            yield block
+
+    monkeypatch.setattr(sending, name, cut_in_between)
+    desk = server.desk()
+    with desk.open("box") as box, pytest.raises(LinkLost):
+        upload_set(desk, box, "set", DataSet(str(source)))
+    assert not (server.data / "set" / ".gpubox" / "current").exists()
+    monkeypatch.setattr(sending, name, whole)
+    with desk.open("box") as box:
+        again = upload_set(desk, box, "set", DataSet(str(source)))
+        staged = stage_set(desk, box, "set")
+    assert 0 < again["sent_bytes"] < size - (10 << 20)
+    assert tree_of(staged["path"]) == tree_of(source)
