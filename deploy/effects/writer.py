@@ -15,7 +15,7 @@ from typing import IO
 from deploy.onbox.wire import LIFE, ZLIB
 from deploy.plan.transfer import is_worth_squeezing
 
-QUEUED = 4  # frames of 1 MiB: the next ones are read and hashed while these are written
+QUEUED = 2  # frames of 1 MiB: the next ones are read and hashed while these are written
 EVERY = 5.0  # s between two signs of life
 LARGE = 1 << 16  # bytes: frames from here on tell how fast the line is
 SAMPLE = 1 << 16  # bytes that are squeezed to see whether it is worth it

@@ -14,20 +14,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
-import queue
-import shutil
-import struct
 import threading
-import time
-import zlib
 from typing import Any, BinaryIO, Iterator
 
 from .activity import active
+from .beside import Drafter, Syncer
 from .commit import Draft, roll_forward
+from .frames import Frames, out_of_step
 from .keeping import tidy
 from .locks import locked
 from .manifest import Header
@@ -36,12 +32,8 @@ from .places import find_places
 from .refusal import Refusal
 from .shelf import Shelf, current, find_shelf, make_shelf
 from .unpack import write_all
-from .wire import LIFE, ZLIB
 
-F_SETPIPE_SZ = 1031  # Linux; in the module `fcntl` from Python 3.10 on
-LARGEST = 16 << 20  # of one frame
 SYNC_EVERY = 64 << 20  # bytes of a part: a disk that is written to all the while is soon done
-SILENCE = 60.0  # s without a frame after which the laptop is taken for gone
 
 
 def receive(request: dict[str, Any], wire: Any) -> dict[str, Any]:
@@ -82,73 +74,6 @@ def out_of_room(no: OSError, place: str) -> Exception:
         f"{place}: no {what} left on that file system",
         "free some (`fab data` shows old versions), then the same command goes on",
     )
-
-
-class Frames:
-    """The laptop's frames; the process ends itself when they stop coming without an end."""
-
-    def __init__(self, stream: BinaryIO, lock: str) -> None:
-        self._stream = stream
-        self._lock = lock
-        self._heard = time.monotonic()
-        with contextlib.suppress(OSError):  # no pipe, or the user's share of wide ones is used up
-            fcntl.fcntl(stream.fileno(), F_SETPIPE_SZ, 1 << 20)
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        while time.monotonic() - self._heard < SILENCE:
-            time.sleep(1)
-        shutil.rmtree(self._lock, ignore_errors=True)
-        os._exit(3)
-
-    def busy(self) -> None:
-        """Called where we ourselves work for long: the laptop is not to be blamed for that."""
-        self._heard = time.monotonic()
-
-    def next(self) -> bytes | None:
-        """One frame; None at the end of the stream. A frame that broke off counts as the end."""
-        while True:
-            head = self._stream.read(4)
-            self._heard = time.monotonic()
-            if len(head) < 4:
-                return None
-            length = struct.unpack(">I", head)[0]
-            if length == LIFE:
-                continue
-            squeezed, length = length & ZLIB, length & ~ZLIB
-            if length > LARGEST:
-                raise out_of_step()
-            data = self._stream.read(length) if length else b""
-            self._heard = time.monotonic()
-            if len(data) < length:
-                return None
-            return unsqueezed(data) if squeezed else data
-
-    def data(self) -> Iterator[bytes]:
-        """Frames up to an empty one; EOFError where they break off before."""
-        while True:
-            frame = self.next()
-            if frame is None:
-                raise EOFError
-            if not frame:
-                return
-            yield frame
-
-
-def unsqueezed(data: bytes) -> bytes:
-    """The content of a zlib frame, which is no longer than a plain one may be."""
-    stream = zlib.decompressobj()
-    try:
-        plain = stream.decompress(data, LARGEST)
-    except zlib.error:
-        raise out_of_step() from None
-    if not stream.eof:
-        raise out_of_step()
-    return plain
-
-
-def out_of_step() -> Refusal:
-    return Refusal("TransferError", "the stream is out of step", "try again")
 
 
 class Receiver:
@@ -275,86 +200,6 @@ class Receiver:
             yield
         finally:
             stop.set()
-
-
-class Drafter:
-    """Writes the draft in a thread beside: at the end of a long upload the manifest is there too."""
-
-    def __init__(self, draft: Draft) -> None:
-        self.draft = draft
-        self._lines: queue.Queue[bytes | None] = queue.Queue(8)
-        self._faults: list[BaseException] = []
-        self._thread = threading.Thread(target=self._work, daemon=True)
-        self._thread.start()
-
-    def take(self, lines: bytes) -> None:
-        """Some whole lines of changes."""
-        self._lines.put(lines)
-
-    def finish(self) -> Draft:
-        """The draft with all changes in it; what went wrong is raised here."""
-        self._lines.put(None)
-        self._thread.join()
-        if self._faults:
-            raise self._faults[0]
-        return self.draft
-
-    def _work(self) -> None:
-        try:
-            self.draft.write(self._changes())
-        except BaseException as fault:
-            self._faults.append(fault)
-            for _ in iter(self._lines.get, None):
-                pass  # the one that gives them must not wait for ever
-
-    def _changes(self) -> Iterator[str]:
-        for lines in iter(self._lines.get, None):
-            yield from lines.decode("ascii").splitlines(True)
-
-
-class Syncer:
-    """Syncs parts to the disk and names them whole, while the next ones arrive."""
-
-    def __init__(self) -> None:
-        self._parts: queue.Queue[tuple[int, str, str] | None] = queue.Queue(8)
-        self._faults: list[BaseException] = []
-        self._thread: threading.Thread | None = None
-
-    def add(self, file: BinaryIO, path: str, final: str) -> None:
-        """A whole part: sync it, and rename it then."""
-        with file:
-            self._put(file, path, final)
-
-    def begin(self, file: BinaryIO) -> None:
-        """Sync what has been written by now."""
-        self._put(file, "", "")
-
-    def _put(self, file: BinaryIO, path: str, final: str) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, daemon=True)
-            self._thread.start()
-        self._parts.put((os.dup(file.fileno()), path, final))
-
-    def _work(self) -> None:
-        for fd, path, final in iter(self._parts.get, None):
-            try:
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
-                if final:
-                    os.rename(path, final)
-            except BaseException as fault:
-                self._faults.append(fault)
-
-    def finish(self) -> None:
-        """Wait until all is synced; the first error is raised here."""
-        if self._thread is not None:
-            self._parts.put(None)
-            self._thread.join()
-            self._thread = None
-        if self._faults:
-            raise self._faults[0]
 
 
 def check_part(order: dict[str, Any]) -> tuple[str, int]:

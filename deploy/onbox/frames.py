@@ -1,0 +1,87 @@
+"""Reads the laptop's frames from standard input, and ends the program when they stop coming."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import struct
+import threading
+import time
+import zlib
+from typing import BinaryIO, Iterator
+
+from .refusal import Refusal
+from .wire import LIFE, ZLIB
+
+F_SETPIPE_SZ = 1031  # Linux; in the module `fcntl` from Python 3.10 on
+LARGEST = 16 << 20  # of one frame
+SILENCE = 60.0  # s without a frame after which the laptop is taken for gone
+
+
+class Frames:
+    """The laptop's frames; the process ends itself when they stop coming without an end."""
+
+    def __init__(self, stream: BinaryIO, lock: str) -> None:
+        self._stream = stream
+        self._lock = lock
+        self._heard = time.monotonic()
+        with contextlib.suppress(OSError):  # no pipe, or the user's share of wide ones is used up
+            fcntl.fcntl(stream.fileno(), F_SETPIPE_SZ, 1 << 20)
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while time.monotonic() - self._heard < SILENCE:
+            time.sleep(1)
+        shutil.rmtree(self._lock, ignore_errors=True)
+        os._exit(3)
+
+    def busy(self) -> None:
+        """Called where we ourselves work for long: the laptop is not to be blamed for that."""
+        self._heard = time.monotonic()
+
+    def next(self) -> bytes | None:
+        """One frame; None at the end of the stream. A frame that broke off counts as the end."""
+        while True:
+            head = self._stream.read(4)
+            self._heard = time.monotonic()
+            if len(head) < 4:
+                return None
+            length = struct.unpack(">I", head)[0]
+            if length == LIFE:
+                continue
+            squeezed, length = length & ZLIB, length & ~ZLIB
+            if length > LARGEST:
+                raise out_of_step()
+            data = self._stream.read(length) if length else b""
+            self._heard = time.monotonic()
+            if len(data) < length:
+                return None
+            return unsqueezed(data) if squeezed else data
+
+    def data(self) -> Iterator[bytes]:
+        """Frames up to an empty one; EOFError where they break off before."""
+        while True:
+            frame = self.next()
+            if frame is None:
+                raise EOFError
+            if not frame:
+                return
+            yield frame
+
+
+def unsqueezed(data: bytes) -> bytes:
+    """The content of a zlib frame, which is no longer than a plain one may be."""
+    stream = zlib.decompressobj()
+    try:
+        plain = stream.decompress(data, LARGEST)
+    except zlib.error:
+        raise out_of_step() from None
+    if not stream.eof:
+        raise out_of_step()
+    return plain
+
+
+def out_of_step() -> Refusal:
+    return Refusal("TransferError", "the stream is out of step", "try again")
