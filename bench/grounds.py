@@ -113,12 +113,21 @@ class Ground:
 
 
 @contextlib.contextmanager
-def ground(slow: bool, gigabytes: int = 12) -> Iterator[Ground]:
-    """A Ground on an ext4 image of its own; `slow`: 50 ms round trip, 100 Mbit/s, else loopback."""
+def ground(
+    slow: bool, gigabytes: int = 12, lost: int = 0, congestion: str = ""
+) -> Iterator[Ground]:
+    """A Ground on an ext4 image of its own; `slow`: 50 ms round trip, 100 Mbit/s, else loopback.
+
+    The slow line loses `lost` of a million packets; `congestion` is TCP's algorithm on it.
+    """
     with contextlib.ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpubox-bench-")))
         folder = stack.enter_context(fresh_disk(base, gigabytes))
-        line = stack.enter_context(slow_line(base)) if slow else ("127.0.0.1", [], [])
+        line = (
+            stack.enter_context(slow_line(base, lost, congestion))
+            if slow
+            else ("127.0.0.1", [], [])
+        )
         address, client, server = line
         pid = stack.enter_context(ssh_server(folder, address, client, server))
         yield Ground(folder, address, client, server=pid)
@@ -139,7 +148,9 @@ def fresh_disk(base: Path, gigabytes: int) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def slow_line(base: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+def slow_line(
+    base: Path, lost: int = 0, congestion: str = ""
+) -> Iterator[tuple[str, list[str], list[str]]]:
     """Two network namespaces with the long line between; address of the far one, both prefixes."""
     program = compiled(base, "slowline", "-lpthread")
     near, far = (f"gpubox-bench-{end}-{os.getpid()}" for end in ("near", "far"))
@@ -148,7 +159,7 @@ def slow_line(base: Path) -> Iterator[tuple[str, list[str], list[str]]]:
     relay = None
     try:
         relay = subprocess.Popen(
-            [program, near, far, "25000", "100", "60"],
+            [program, near, far, "25000", "100", "60", str(lost)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -160,6 +171,9 @@ def slow_line(base: Path) -> Iterator[tuple[str, list[str], list[str]]]:
             _do("ip", "-n", name, "link", "set", "lo", "up")
             _do("ip", "-n", name, "addr", "add", address, "peer", other, "dev", "line0")
             _do("ip", "-n", name, "link", "set", "line0", "up")
+            if congestion:
+                rule = f"net.ipv4.tcp_congestion_control={congestion}"
+                _do("ip", "netns", "exec", name, "sysctl", "-qw", rule)
         enter = ["ip", "netns", "exec"]
         yield "10.77.0.2", [*enter, near], [*enter, far]
     finally:

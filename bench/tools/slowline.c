@@ -1,10 +1,11 @@
 /* A long line between two network namespaces: delay, rate and a bounded queue, in user space.
  *
- * usage: slowline NAMESPACE_A NAMESPACE_B ONE_WAY_MICROSECONDS MEGABITS QUEUE_MILLISECONDS
+ * usage: slowline NAMESPACE_A NAMESPACE_B ONE_WAY_MICROSECONDS MEGABITS QUEUE_MILLISECONDS [LOST]
  *
  * Makes a TUN device `line0` in each and carries packets between them. Segmentation is left to
  * the kernel (TSO through virtio headers), so a packet here may be 64 KiB: fewer wake-ups. A
- * packet that would wait longer than the queue holds is dropped, as a router would.
+ * packet that would wait longer than the queue holds is dropped, as a router would. With LOST, so
+ * many of a million packets are dropped at random, and packets are of the size that the wire has.
  * Prints "ready" when both devices are there; ends when its standard input is closed.
  */
 #define _GNU_SOURCE
@@ -37,6 +38,7 @@ struct direction {
 
 static long long delay_ns, queue_ns;
 static double ns_per_byte;
+static int lost; /* of a million packets */
 
 static long long now(void) {
     struct timespec t;
@@ -59,12 +61,14 @@ static int device_in(const char *namespace) {
     strcpy(ask.ifr_name, "line0");
     ask.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR;
     if (ioctl(device, TUNSETIFF, &ask)) fail("TUNSETIFF");
-    if (ioctl(device, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6)) fail("TUNSETOFFLOAD");
+    unsigned offload = TUN_F_CSUM | (lost ? 0 : TUN_F_TSO4 | TUN_F_TSO6);
+    if (ioctl(device, TUNSETOFFLOAD, offload)) fail("TUNSETOFFLOAD");
     return device;
 }
 
 static void *take(void *argument) {
     struct direction *way = argument;
+    unsigned seed = way->from;
     static __thread unsigned char buffer[LARGEST];
     long long line_free = 0; /* when the line will have sent what is before us */
     for (;;) {
@@ -73,6 +77,7 @@ static void *take(void *argument) {
             if (errno == EINTR || errno == EIO) { usleep(1000); continue; } /* not up yet */
             fail("read");
         }
+        if (lost && rand_r(&seed) % 1000000 < lost) continue;
         long long moment = now();
         if (line_free < moment) line_free = moment;
         if (line_free - moment > queue_ns) continue; /* dropped */
@@ -121,10 +126,11 @@ static void carry(int from, int to) {
 }
 
 int main(int count, char **words) {
-    if (count != 6) { fprintf(stderr, "usage: slowline NS_A NS_B ONE_WAY_US MBIT QUEUE_MS\n"); return 2; }
+    if (count < 6) { fprintf(stderr, "usage: slowline NS_A NS_B ONE_WAY_US MBIT QUEUE_MS [LOST]\n"); return 2; }
     delay_ns = atoll(words[3]) * 1000;
     ns_per_byte = 8000.0 / atof(words[4]);
     queue_ns = atoll(words[5]) * 1000000;
+    lost = count > 6 ? atoi(words[6]) : 0;
     int a = device_in(words[1]), b = device_in(words[2]);
     carry(a, b);
     carry(b, a);
