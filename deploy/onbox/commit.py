@@ -59,6 +59,11 @@ class Draft:
                         self._check.add(new)
                         file.write(line_of(new))
 
+    def drop(self) -> None:
+        """Nothing of it is needed any more: what was changed is asked for again by the laptop."""
+        if os.path.exists(self._body):
+            os.unlink(self._body)
+
     def publish(self, version: str, header: Header) -> None:
         """Check it against what the laptop says, put the header before it, write the journal."""
         self.arrived.must_have_all()
@@ -75,7 +80,7 @@ class Draft:
             self.shelf.give(file.fileno())
             file.write(header_line(header).encode())
             shutil.copyfileobj(body, file, 1 << 20)
-        os.unlink(self._body)
+        self.drop()
         sync_file_system(self.shelf.own)
         journal = {"schema": 1, "base": self.base, "id": version}
         journal.update(packs=sorted(self.arrived.packs_to_move), plain=self.arrived.touches_plain)

@@ -97,6 +97,7 @@ class Receiver:
         except EOFError:
             pass  # the laptop went away: what is whole stays, what is half is gone on with
         finally:
+            self.drafter.draft.drop()
             self.syncer.finish()
         return done
 
