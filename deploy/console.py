@@ -130,7 +130,7 @@ class Show:
 
     @contextmanager
     def progress(
-        self, what: str, total: float | None, files: int = 0, unit: str = "bytes"
+        self, what: str, total: float | None, unit: str = "bytes", files: int = 0
     ) -> Iterator[Bar]:
         """A bar with rate and time left on a terminal; now and then a plain line elsewhere.
 
@@ -138,7 +138,7 @@ class Show:
         """
         columns: list[ProgressColumn] = [
             TextColumn("{task.description}", markup=False),
-            BarColumn(24),
+            BarColumn(8 if files else 24),
         ]
         if unit == "bytes":
             columns += [DownloadColumn(binary_units=True), TransferSpeedColumn()]
@@ -154,7 +154,7 @@ class Show:
         plainly = _every_while(time.monotonic(), self.note) if quiet else None
         with Progress(*columns, console=self._notices, transient=True, disable=quiet) as shown:
             task = shown.add_task(plain(what), total=total, detail="", files="")
-            yield Bar(shown, task, plainly, unit, files)
+            yield Bar(shown, task, plainly, unit, files, self._room_beside(what, files))
 
     @contextmanager
     def doing(self, what: str) -> Iterator[Callable[[str], None]]:
@@ -198,6 +198,15 @@ class Show:
             task = shown.add_task("", total=None)
             yield lambda line: shown.update(task, description=plain(line)[:60])
 
+    def _room_beside(self, what: str, files: int) -> int:
+        """Characters that a bar on one line leaves for what is being done now."""
+        if not files:
+            return 30
+        beside = (
+            f"{plain(what)} ━━━━━━━━ 1023.9/1023.9 MiB 100.0 MB/s {_counted(files, files)} 00:00 "
+        )
+        return max(1, min(40, self._notices.width - len(beside)))
+
     def _no_bars(self) -> bool:
         return not self._notices.is_terminal or bool(os.environ.get("GPUBOX_NO_PROGRESS"))
 
@@ -227,6 +236,10 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[object]], title: str) -
     return table
 
 
+def _counted(files: int, of: int) -> str:
+    return f"{files:,}/{of:,} files"
+
+
 class Bar:
     """One progress bar; `at` sets where it is, `detail` what it is doing."""
 
@@ -237,10 +250,11 @@ class Bar:
         plainly: Callable[[str], None] | None = None,
         unit: str = "bytes",
         files: int = 0,
+        room: int = 30,
     ) -> None:
         self._shown = shown
         self._task = task
-        self._files = files
+        self._files, self._room = files, room
         self._plainly = plainly
         self._show = show_size if unit == "bytes" else lambda number: str(int(number))
 
@@ -251,11 +265,11 @@ class Bar:
         detail: str | None = None,
         files: int = 0,
     ) -> None:
-        fields: dict[str, Any] = {} if detail is None else {"detail": plain(detail)[-30:]}
+        fields: dict[str, Any] = {} if detail is None else {"detail": plain(detail)[-self._room :]}
         if total is not None:
             fields["total"] = total
         if self._files:
-            fields["files"] = f"{files:,}/{self._files:,} files"
+            fields["files"] = _counted(files, self._files)
         self._shown.update(self._task, completed=completed, **fields)
         self._say()
 

@@ -208,7 +208,7 @@ class Upload:
         asked = {"name": self.name, "base": state["id"], "group": group, "who": who}
         totals, hashed = plan.totals, self.folder / "hashed"
         with (
-            self.desk.show.progress(self.name, totals.send_bytes, totals.send_files) as bar,
+            self.desk.show.progress(self.name, totals.send_bytes, files=totals.send_files) as bar,
             session(self.box, stream, self._event, **asked) as line,
         ):
             try:

@@ -1,6 +1,11 @@
 """What long actions say: one line with the time, all of it where asked for or where it failed."""
 
+import io
+import re
+import time
+
 import pytest
+from rich.console import Console
 
 from deploy import console
 from deploy.console import Show
@@ -61,3 +66,26 @@ def test_a_whole_that_is_not_known_is_not_named(capsys, monkeypatch, unit):
     with Show().progress("x", None, unit) as bar:
         bar.advance(2)
     assert " of " not in capsys.readouterr().err
+
+
+def test_a_bar_of_files_shows_bytes_files_rate_time_left_and_which_on_one_line(monkeypatch):
+    out = io.StringIO()
+    show = Show()
+    show._notices = Console(file=out, force_terminal=True, width=80)
+    with show.progress("pictures", 464 << 20, files=100_000) as bar:
+        for step in range(4):
+            bar.at(step * (40 << 20), detail="class123/image_012345.png", files=step * 9000)
+            time.sleep(0.15)
+    drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue()).replace("\r", "\n").splitlines()
+    last = [line for line in drawn if line.strip()][-1]
+    assert all(len(line) <= 80 for line in drawn) and last.startswith("pictures")
+    for part in ("120.0/464.0 MiB", "MB/s", "27,000/100,000 files", "5.png"):
+        assert part in last
+    assert re.search(r"\d\d:\d\d", last)
+
+
+def test_without_a_terminal_files_are_counted_too(capsys, monkeypatch):
+    monkeypatch.setattr(console, "PLAIN_EVERY", 0.0)
+    with Show().progress("set", 2 << 20, files=20) as bar:
+        bar.at(1 << 20, files=7)
+    assert "set: 1.0 MiB of 2.0 MiB, 7/20 files" in capsys.readouterr().err
