@@ -23,7 +23,7 @@ ABSENT, NO_PYTHON = 98, 97
 # Lines without single quotes or "!", so that sh, bash, zsh, fish and csh pass them on unchanged.
 FIND = (
     'for y in PYTHONS; do command -v "$y" >/dev/null 2>&1 && '
-    '"$y" -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null && break; y=; done'
+    '"$y" -ISc "import sys; sys.exit(sys.version_info < (3, 8))" 2>/dev/null && break; y=; done'
 )
 # First by the Python that was noted when the program was installed: looking for one takes longer
 # than most requests. Without `site` (-S): where it loads much, it is most of a start.

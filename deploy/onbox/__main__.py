@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import traceback
 from typing import Any
 
 from .deploylock import deploy_lock
@@ -84,6 +83,8 @@ def handle(verb: str, request: dict[str, Any], wire: Wire) -> dict[str, Any]:
     except Refusal as no:
         return {"schema": 1, "error": {"kind": no.kind, "message": no.message, "hint": no.hint}}
     except Exception as fault:
+        import traceback  # large, and hardly ever needed
+
         return {
             "schema": 1,
             "error": {

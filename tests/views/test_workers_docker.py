@@ -18,6 +18,17 @@ FLAGS += ["--steps", str(STEPS), "--save-every", "200", "--log-every", "50"]
 FIRST, OF_FIRST, OF_ALL, OF_ACCURACY = 200, 1e-4, 0.05, 0.003
 
 
+def config():
+    """MNIST and the bundled program, as gpubox.toml names them."""
+    return f"""
+[data.mnist]
+path = {json.dumps(str(mnist.folder()))}
+[run]
+data = "mnist"
+command = ["python", "-m", "workload", "bp"]
+"""
+
+
 def alone(folder):
     """The same training by one worker, in the same image: its curve and its test accuracy."""
     mounts = ["-v", f"{mnist.folder()}:/input:ro", "-v", f"{folder}:/output"]
@@ -33,13 +44,7 @@ def container_of(box, run):
 
 
 def test_one_is_killed_then_rebooted_and_both_finish(boxes, cpu_image, tmp_path):  # noqa: F811
-    boxes.more = f"""
-[data.mnist]
-path = {json.dumps(str(mnist.folder()))}
-[run]
-data = "mnist"
-command = ["python", "-m", "workload", "bp"]
-"""
+    boxes.more = config()
     one, two_ = (boxes.start("engine", name, toml='device = "cpu"') for name in ("one", "two"))
     for box in (one, two_):
         box.load(cpu_image)
@@ -80,7 +85,7 @@ BREAK = "mv /usr/bin/runc /usr/bin/runc.away"
 
 
 def test_where_one_engine_can_not_start_a_container_none_runs(boxes, cpu_image):  # noqa: F811
-    boxes.more = '[run]\ncommand = ["python", "-m", "workload", "bp"]\n'
+    boxes.more = config()
     one, two_ = (boxes.start("engine", name, toml='device = "cpu"') for name in ("one", "two"))
     for box in (one, two_):
         box.load(cpu_image)
