@@ -25,7 +25,7 @@ from bench.grounds import as_json
 from bench.targets import shortfalls
 from bench.transfer import keep
 from deploy.effects import engine
-from deploy.verbs import ship
+from deploy.verbs import bring, shipping
 from images import build
 from tests.box.box import Boxes, docker
 
@@ -98,7 +98,7 @@ class Shipping:
     def __init__(self, boxes: Boxes) -> None:
         self.box = boxes.start("engine")
         self.sent = 0
-        frames = ship.frames_from_here
+        frames = shipping.frames_from_here
 
         def counted(*arguments):
             self.sent = 0
@@ -106,7 +106,7 @@ class Shipping:
                 self.sent += len(block)
                 yield block
 
-        ship.frames_from_here = counted
+        shipping.frames_from_here = counted
 
     def empty(self, *tags: str) -> None:
         for tag in tags:
@@ -114,7 +114,7 @@ class Shipping:
 
     def ours(self, tag: str) -> None:
         with self.box.desk().open(self.box.name) as agent:
-            ship.send_image(self.box.desk(), agent, tag, engine.image_here(tag))
+            shipping.send_image(self.box.desk(), agent, tag, engine.image_here(tag))
 
     def plain(self, tag: str) -> None:
         """`docker save TAG | ssh BOX docker load`."""
@@ -129,7 +129,7 @@ def save(tag: str) -> None:
     subprocess.run(["docker", "save", tag], check=True, stdout=subprocess.DEVNULL)
 
 
-def shipping(turns: int, note: Note) -> None:
+def to_a_box(turns: int, note: Note) -> None:
     """The whole CPU image to an empty box, and a layer more to a box that has it."""
     with tempfile.TemporaryDirectory(prefix="gpubox-bench-") as folder:
         boxes = Boxes(Path(folder))
@@ -170,10 +170,10 @@ def _workload(both: Shipping, turns: int, note: Note) -> None:
     taken, saves = [], []
     with tempfile.TemporaryDirectory(prefix="gpubox-bench-") as folder, clone(folder) as copy:
         with desk.open(both.box.name) as agent:
-            ship.ship_ours(desk, agent, "cpu", CPU, "the first time")
+            bring.ship_ours(desk, agent, "cpu", CPU, "the first time")
             for _ in range(turns):
                 (copy / "workload" / "changed.py").write_text(f"# {time.time_ns()}\n")
-                act = functools.partial(ship.ship_ours, desk, agent, "cpu", CPU, "changed")
+                act = functools.partial(bring.ship_ours, desk, agent, "cpu", CPU, "changed")
                 taken.append(seconds(act))
                 saves.append(seconds(functools.partial(save, CPU)))
         content = engine.context_tar("cpu")
@@ -222,7 +222,7 @@ def main() -> int:
     subprocess.run(
         [build.ROOT / "images/build.py", "cpu", "--quiet"], check=True, stdout=sys.stderr
     )
-    parts = {"sizes": sizes, "rebuilds": rebuilds, "starts": starts, "ship": shipping}
+    parts = {"sizes": sizes, "rebuilds": rebuilds, "starts": starts, "ship": to_a_box}
     for name, part in parts.items():
         if name.startswith(asked.only):
             part(turns, note)

@@ -8,8 +8,8 @@ from deploy.effects import engine
 from deploy.effects.agent import Agent
 from deploy.effects.link import LocalLink
 from deploy.errors import EngineError
+from deploy.verbs.bring import build_there, built_here, inputs_of, tag_of
 from deploy.verbs.desk import Desk
-from deploy.verbs.ship import build_there, built_here, inputs_of, tag_of
 
 
 def build(desk: Desk, device: str = "cpu") -> list[dict[str, Any]]:

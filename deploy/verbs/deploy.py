@@ -13,10 +13,10 @@ from deploy.effects.link import LocalLink
 from deploy.plan.config import Box, Name
 from deploy.plan.deploy import IMAGES, Start, Way, choose_start, choose_way
 from deploy.plan.quantities import show_duration
+from deploy.verbs.bring import ensure_image
 from deploy.verbs.desk import Desk
 from deploy.verbs.idle import arm_keeper, rule_of, say_armed
 from deploy.verbs.launch import conclude, plan_launch, submit, watched
-from deploy.verbs.ship import ensure_image
 from deploy.verbs.unlock import deploying, release_with_next
 from deploy.verbs.upload import asked_for, upload_set
 

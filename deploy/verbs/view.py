@@ -15,9 +15,9 @@ from deploy.effects.link import Link
 from deploy.effects.settings import root
 from deploy.effects.tunnel import Tunnel
 from deploy.plan.deploy import ALL_IMAGES
+from deploy.verbs.bring import bring_ours
 from deploy.verbs.desk import Desk
 from deploy.verbs.forward import only_box
-from deploy.verbs.ship import bring_ours
 
 
 def tensorboard(desk: Desk, run: str = "", local: int = 0, browser: bool = True) -> Any:

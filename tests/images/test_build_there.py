@@ -8,7 +8,7 @@ import pytest
 
 from deploy.effects import engine
 from deploy.plan.deploy import IMAGES
-from deploy.verbs import ship
+from deploy.verbs import bring, shipping
 from images import build
 from tests.box.box import docker
 
@@ -58,12 +58,14 @@ def test_a_changed_workload_is_added_on_the_box_and_no_layer_travels(
         subprocess.run(["cp", "-r", build.ROOT / name, copy / name], check=True)
     monkeypatch.setattr(engine, "root", lambda: copy)
     sent = []
-    frames = ship.frames_from_here
-    monkeypatch.setattr(ship, "frames_from_here", lambda *words: sent.append(1) or frames(*words))
+    frames = shipping.frames_from_here
+    monkeypatch.setattr(
+        shipping, "frames_from_here", lambda *words: sent.append(1) or frames(*words)
+    )
     with desk.open(box.name) as agent:
-        first = ship.ship_ours(desk, agent, "cpu", tag, "a test")
+        first = bring.ship_ours(desk, agent, "cpu", tag, "a test")
         (copy / "workload" / "changed.py").write_text("print('changed')\n")
-        second = ship.ship_ours(desk, agent, "cpu", tag, "a test")
+        second = bring.ship_ours(desk, agent, "cpu", tag, "a test")
     assert len(sent) == 1 and first != second
     layers = [json.loads(box.run(*LAYERS, image).stdout) for image in (first, second)]
     assert layers[0][:-1] == layers[1][:-1]
@@ -84,7 +86,7 @@ def test_where_the_build_on_the_box_fails_the_image_is_shipped(boxes, cpu_image,
     desk = box.desk()
     tag = IMAGES["cpu"]
     with desk.open(box.name) as agent:
-        image = ship.build_or_ship(desk, agent, "cpu", tag, "a test")
+        image = bring.build_or_ship(desk, agent, "cpu", tag, "a test")
     said = " ".join(capsys.readouterr().err.split())
     assert "the build failed" in said and "so it is built here and shipped" in said
     assert image == id_on(box, tag)

@@ -8,13 +8,13 @@ import pytest
 
 from deploy.effects import engine
 from deploy.errors import ImageError, KitError, UsageError
-from deploy.verbs import ship
+from deploy.verbs import ship, shipping
 from tests.box.box import Boxes, docker
 
 pytestmark = [pytest.mark.engine, pytest.mark.box, pytest.mark.slow, pytest.mark.timeout(1200)]
 TAG = "gpubox-test/ship:latest"
 NEXT = "gpubox-test/ship:next"
-REAL_RATE = ship.line_rate
+REAL_RATE = shipping.line_rate
 
 
 def build(tag, *layers):
@@ -55,7 +55,7 @@ def machine(fleet):
 def box(machine, monkeypatch):
     """The module's one box, without any image and without what earlier tries have left."""
     monkeypatch.setenv("GPUBOX_CONFIG", str(machine.boxes.toml))
-    monkeypatch.setattr(ship, "line_rate", lambda box: 1e6)  # a slow line, unless the test says
+    monkeypatch.setattr(shipping, "line_rate", lambda box: 1e6)  # a slow line, unless the test says
     machine.run("sh", "-c", "docker system prune --all --force; rm -rf /root/.gpubox/layers")
     return machine
 
@@ -63,7 +63,7 @@ def box(machine, monkeypatch):
 def sizes(monkeypatch):
     """The bytes of every try from now on, one number each."""
     sent = []
-    frames = ship.frames_from_here
+    frames = shipping.frames_from_here
 
     def counted(*arguments):
         sent.append(0)
@@ -71,14 +71,14 @@ def sizes(monkeypatch):
             sent[-1] += len(block)
             yield block
 
-    monkeypatch.setattr(ship, "frames_from_here", counted)
+    monkeypatch.setattr(shipping, "frames_from_here", counted)
     return sent
 
 
 def send(box, tag, here):
     desk = box.desk()
     with desk.open(box.name) as agent:
-        return ship.send_image(desk, agent, tag, here)
+        return shipping.send_image(desk, agent, tag, here)
 
 
 def id_on(box, tag):
@@ -102,14 +102,14 @@ def test_a_changed_layer_travels_alone_and_the_image_is_the_same(box, images, mo
 
 def test_a_broken_off_shipment_goes_on_where_it_was(box, images, monkeypatch):
     here = images[0]
-    frames = ship.frames_from_here
+    frames = shipping.frames_from_here
     monkeypatch.setattr(
         ship, "frames_from_here", lambda *words: itertools.islice(frames(*words), 6)
     )
     with pytest.raises(KitError) as broken:
         send(box, TAG, here)
     assert broken.value.exit_code == 31 and id_on(box, TAG) == ""
-    monkeypatch.setattr(ship, "frames_from_here", frames)
+    monkeypatch.setattr(shipping, "frames_from_here", frames)
     kept = int(box.run("sh", "-c", "du -sb /root/.gpubox/layers | cut -f1").stdout)
     sent = sizes(monkeypatch)
     assert send(box, TAG, here) == here["id"] == id_on(box, TAG)
@@ -120,13 +120,13 @@ def test_a_broken_off_shipment_goes_on_where_it_was(box, images, monkeypatch):
 
 def test_a_chunk_that_was_damaged_on_the_box_is_noticed_and_sent_again(box, images, monkeypatch):
     here = images[0]
-    frames = ship.frames_from_here
+    frames = shipping.frames_from_here
     monkeypatch.setattr(
         ship, "frames_from_here", lambda *words: itertools.islice(frames(*words), 6)
     )
     with pytest.raises(KitError):
         send(box, TAG, here)
-    monkeypatch.setattr(ship, "frames_from_here", frames)
+    monkeypatch.setattr(shipping, "frames_from_here", frames)
     damage = "f=$(find /root/.gpubox/layers -name 00000000 | head -n 1); "
     damage += "printf X | dd of=$f bs=1 seek=1000 conv=notrunc 2>/dev/null"
     box.run("sh", "-c", damage)
@@ -140,7 +140,7 @@ def test_an_engine_that_wants_every_layer_gets_every_layer(box, images, monkeypa
     """As where the box's engine keeps images in another store: its refusal costs one try more."""
     here = images[0]
     sent = sizes(monkeypatch)
-    monkeypatch.setattr(ship, "plan_shipment", _lying_once(ship.plan_shipment))
+    monkeypatch.setattr(shipping, "plan_shipment", _lying_once(shipping.plan_shipment))
     assert send(box, TAG, here) == here["id"] == id_on(box, TAG)
     assert len(sent) == 2 and sent[0] < 1 << 20 < sent[1]
 
@@ -158,7 +158,7 @@ def _lying_once(plan):
 
 def test_on_a_fast_line_layers_travel_as_they_are(box, images, monkeypatch):
     here = images[0]
-    monkeypatch.setattr(ship, "line_rate", lambda box: 1e9)
+    monkeypatch.setattr(shipping, "line_rate", lambda box: 1e9)
     sent = sizes(monkeypatch)
     assert send(box, TAG, here) == here["id"] == id_on(box, TAG)
     assert sent[0] > 0.95 * here["size"]
@@ -267,7 +267,7 @@ def test_the_containerd_store_that_lost_a_layer_gets_every_one(
 ):
     sent = sizes(monkeypatch)
     other_store.run("sh", "-c", "docker image rm -f $(docker image ls -q) || true")
-    monkeypatch.setattr(ship, "plan_shipment", _lying_once(ship.plan_shipment))
+    monkeypatch.setattr(shipping, "plan_shipment", _lying_once(shipping.plan_shipment))
     assert send(other_store, TAG, images[0]) == id_on(other_store, TAG)
     assert len(sent) == 2 and sent[0] < 1 << 20 < sent[1]
     assert other_store.run("docker", "run", "--rm", TAG, "true").returncode == 0
