@@ -22,9 +22,8 @@ from .places import Places
 from .plain import BATCH, SMALL, SMALL_READERS, Plain, copy_plain
 from .progress import Progress
 from .reading import spread
-from .receive import out_of_room
 from .refusal import Refusal
-from .room import block_size, make_room
+from .room import block_size, make_room, out_of_room
 from .settled import is_settled, publish, set_aside
 from .shelf import Shelf
 from .staged import Staged, alone, find_staged, point_to
@@ -155,7 +154,7 @@ def _copy(
         for each in large:
             _drop(os.path.join(part, each.path))
         plain = [Plain(each, (os.path.join(root, each.path),)) for each in large]
-        copy_plain(plain, part, lambda done: told.add(done.entry))
+        copy_plain(plain, part, lambda done: told.add(done.entry.size, done.entry.path))
         entries += links + in_parallel(partial(look_at, root), folders)
         staged = find_staged(places, shelf.name, fingerprint(entries))._replace(part=part)
         publish(staged)
@@ -189,7 +188,7 @@ def _take(root: str, part: str, told: Progress, path: str) -> Entry:
         raise Refusal("DataError", f"{source} changed while it was staged", "stage it again")
     _drop(target)
     write_verified(target, data, entry, source)
-    told.add(entry)
+    told.add(entry.size, path)
     return entry
 
 

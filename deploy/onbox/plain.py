@@ -7,6 +7,7 @@ import hashlib
 import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import Callable, Iterable, Iterator, NamedTuple
 
 from .manifest import Entry
@@ -17,7 +18,6 @@ from .unpack import WRITE, Damaged, write_all, write_verified
 SMALL = 1 << 20  # bytes: up to here a file is read at once, by one of
 SMALL_READERS = 128
 BATCH = 8  # small files that one reader takes at a time
-LARGE_READERS = 24  # ranges of CHUNK bytes: 96 MiB at most
 ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 
@@ -119,9 +119,7 @@ def _likely_source(each: Plain) -> str:
 
 def _copy_large(chosen: list[tuple[Plain, str]], root: str, done: Done, link: bool) -> None:
     """One after another, while ranges of the next ones are read already."""
-    blocks = read_ahead(
-        (one for each, source in chosen for one in _ranges(source, each)), LARGE_READERS
-    )
+    blocks = read_ahead(one for each, source in chosen for one in _ranges(source, each))
     for each, source in chosen:
         if not _write_ranges(each, source, root, blocks, link):
             _copy_other(each, source, root, link)
@@ -136,7 +134,7 @@ def _copy_other(each: Plain, tried: str, root: str, link: bool) -> None:
     """The content lies elsewhere than was likely (a commit was under way): try the other places."""
     for source in each.sources:
         if source != tried and os.path.lexists(source):
-            blocks = read_ahead(_ranges(source, each), LARGE_READERS)
+            blocks = read_ahead(_ranges(source, each))
             if _write_ranges(each, source, root, blocks, link):
                 return
     raise _unlike(each.entry, tried)
@@ -146,14 +144,11 @@ def _write_ranges(each: Plain, source: str, root: str, blocks: Iterator[bytes], 
     """Hash while writing; False, and nothing left, where the content is another."""
     entry, target = each.entry, os.path.join(root, each.entry.path)
     link = link and linked(source, target, entry.mode)
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    own = islice(blocks, len(range(0, entry.size, CHUNK)))
     fd = os.open(os.devnull, os.O_WRONLY) if link else os.open(target, WRITE, entry.mode | 0o400)
     try:
-        for _ in _ranges(source, each):
-            block = next(blocks)
-            digest.update(block)
-            size += len(block)
-            write_all(fd, block)
+        size = _write_and_hash(fd, own, digest.update if entry.sha256 else len)
         if not link:
             os.utime(fd, ns=(entry.mtime, entry.mtime))
     finally:
@@ -162,6 +157,18 @@ def _write_ranges(each: Plain, source: str, root: str, blocks: Iterator[bytes], 
         return True
     os.unlink(target)
     return False
+
+
+def _write_and_hash(fd: int, blocks: Iterator[bytes], update: Callable[[bytes], object]) -> int:
+    """Both at once, as either takes a core; the bytes that came."""
+    size = 0
+    with ThreadPoolExecutor(1) as hasher:
+        for block in blocks:
+            hashed = hasher.submit(update, block)
+            write_all(fd, block)
+            hashed.result()
+            size += len(block)
+    return size
 
 
 def _unlike(entry: Entry, source: str) -> Refusal:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import Callable
 
-from .manifest import Entry
-
 Tell = Callable[..., None]
 
 
@@ -18,9 +16,9 @@ class Progress:
         self.done = 0
         self._told = 0.0
 
-    def add(self, entry: Entry) -> None:
-        self.done += entry.size
+    def add(self, size: int, path: str) -> None:
+        self.done += size
         now = time.monotonic()
         if now - self._told > 0.25:
             self._told = now
-            self._tell(staged=self.done, total=self.total, file=entry.path)
+            self._tell(staged=self.done, total=self.total, file=path)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Iterator
 
 from .manifest import Entry, header_line, line_of
 from .packing import END, tar_header
 from .publish import atomic_file, write_json
-from .reading import read_ahead
 from .shelf import Shelf, current, open_manifest, set_current, versions
-from .unpack import Pack, contents, ranges_of
+from .unpack import contents
 
 WASTE = 0.30  # of a pack, above which it is written anew
 
@@ -88,7 +86,7 @@ def _write_anew(
     with atomic_file(temporary, shelf.file_mode) as file:
         if shelf.gid >= 0:
             os.fchown(file.fileno(), -1, shelf.gid)
-        for entry, data in _members(Pack(shelf.pack(pack), entries)):
+        for entry, data in contents(shelf.pack(pack), entries):
             if hashlib.sha256(data).hexdigest() != entry.sha256:
                 return os.path.getsize(shelf.pack(pack))  # damage is for `fab upload` to mend
             header = tar_header(entry.path, entry.mode, entry.size, entry.mtime // 10**9)
@@ -103,12 +101,6 @@ def _write_anew(
     os.rename(temporary, shelf.pack(fresh))
     moves.update({(pack, old): (fresh, new) for old, new in places})
     return at + len(END)
-
-
-def _members(pack: Pack) -> Iterator[tuple[Entry, bytes]]:
-    starts = [each.offset for each in ranges_of(pack)]
-    blocks = read_ahead(ranges_of(pack))
-    yield from contents(pack, starts, next(blocks, b""), blocks)
 
 
 def _rewrite(shelf: Shelf, version: str, moves: dict[tuple[str, int], tuple[str, int]]) -> None:

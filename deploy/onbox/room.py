@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from typing import Any, Callable
@@ -19,11 +20,13 @@ def make_room(
     places: Places, staged: Staged, blocks: int, inodes: int, tell: Callable[..., None]
 ) -> None:
     """Remove old versions until `blocks` bytes and `inodes` fit; NoSpace where they never will."""
+    if not lacking(places.input, blocks, inodes):
+        return
     for old in candidates(places, staged):
-        if not lacking(places.input, blocks, inodes):
-            return
         tell(note="making room: " + os.path.basename(old) + " leaves /input")
         remove(places, old)
+        if not lacking(places.input, blocks, inodes):
+            return
     missing = lacking(places.input, blocks, inodes)
     if missing:
         raise Refusal(
@@ -109,3 +112,18 @@ def remove(places: Places, path: str) -> None:
     for end in (".used", ".journal", ".members", ".boot", ".synced"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path + end)
+
+
+def out_of_room(no: OSError, place: str) -> Exception:
+    """A full file system as NoSpace that names it; any other error as it is."""
+    if no.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return no
+    room = os.statvfs(place)
+    what = "inodes" if room.f_favail == 0 and room.f_files else "space"
+    if no.errno == errno.EDQUOT:
+        what = "quota"
+    return Refusal(
+        "NoSpace",
+        f"{place}: no {what} left on that file system",
+        "free some (`fab data` shows old versions), then the same command goes on",
+    )

@@ -51,10 +51,13 @@ def is_settled(staged: Staged) -> bool:
 
 
 def forget(staged: Staged) -> None:
-    for mark in (".synced", ".boot"):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(staged.path + mark)
-    sync_folder(os.path.dirname(staged.path))
+    """On the disk as well; no sync where nothing stood, as that would wait for all that was written."""
+    marks = [staged.path + end for end in (".synced", ".boot")]
+    there = [each for each in marks if os.path.exists(each)]
+    for each in there:
+        os.unlink(each)
+    if there:
+        sync_folder(os.path.dirname(staged.path))
 
 
 def set_aside(staged: Staged) -> None:

@@ -10,12 +10,11 @@ from typing import Iterator
 
 from .manifest import Entry
 
-IN_MEMORY = 100_000  # entries of all heaps together
-PLAIN = "plain"  # the heap of files that lie in no pack
+IN_MEMORY = 50_000  # entries of all heaps together
 
 
 class Spill:
-    """Heaps of entries by name (a pack's checksum, or PLAIN); `folder` is made when it is needed."""
+    """Heaps of entries by name; `folder` is made when it is needed."""
 
     def __init__(self, folder: str, in_memory: int = IN_MEMORY) -> None:
         self._folder, self._limit = folder, in_memory

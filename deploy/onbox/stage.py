@@ -6,25 +6,27 @@ import contextlib
 import os
 import shutil
 import time
+from functools import partial
 from typing import Any, Callable, Iterator
 
 from .activity import active
-from .archives import unpack_archive
-from .commit import roll_forward
-from .damage import note_damage
+from .crew import cores, share_out
 from .locks import locked
-from .manifest import ARCHIVE, FOLDER, LINK, Entry
+from .manifest import ARCHIVE, FILE, FOLDER, LINK, Entry
 from .places import Places, find_places
 from .plain import SMALL, Plain, copy_plain
 from .progress import Progress
-from .receive import out_of_room
-from .room import block_size, make_room
+from .reading import READERS
+from .refusal import Refusal
+from .room import block_size, lacking, make_room, out_of_room
 from .settled import is_settled, note_boot, publish, set_aside
-from .shelf import Shelf, current, find_shelf, find_version, open_manifest
-from .spill import PLAIN, Spill
+from .shelf import Shelf, current, find_shelf, find_version
+from .slices import PACKED, Manifest, Slice, not_packed, opened, read_slices, room_taken
+from .spill import Spill
 from .staged import Journal, Staged, alone, damage, find_staged, is_whole, point_to
-from .unpack import Damaged, Pack, write_packs
+from .unpack import Damaged, drop, write_slices
 
+FEW = 500  # files that one process writes as soon as several
 Tell = Callable[..., None]
 
 
@@ -66,8 +68,8 @@ def stage_set(
             if not already:
                 Staging(places, shelf, staged, tell).run()
     point_to(staged)
-    with open_manifest(shelf, staged.version) as (header, _):
-        pass
+    with opened(shelf, staged.version) as manifest:
+        header = manifest.header
     return {
         "path": staged.path,
         "link": staged.link,
@@ -98,75 +100,109 @@ def still_whole(shelf: Shelf, staged: Staged, again: bool, tell: Tell) -> bool:
 
 def finish_upload(shelf: Shelf) -> None:
     if os.path.exists(shelf.at("incoming", "commit.json")) and os.access(shelf.own, os.W_OK):
+        from .commit import roll_forward
+
         with locked(shelf.at("lock"), "finish an upload", wait=60):
             roll_forward(shelf)
 
 
 class Staging:
-    """One copy in the making: sorts the manifest by where contents lie, then writes."""
+    """One copy in the making: packed files by several processes, all else after them."""
 
     def __init__(self, places: Places, shelf: Shelf, staged: Staged, tell: Tell) -> None:
         self.places, self.shelf, self.staged, self.tell = places, shelf, staged, tell
         self.journal = Journal(staged)
         self.told = Progress(0, tell)
+        self.later = Spill(staged.path + ".index")  # what lies in no pack
+        self.archives: list[Entry] = []
 
     def run(self) -> None:
         os.makedirs(self.staged.part, mode=0o700, exist_ok=True)
-        work = self._sort()
-        self.told.total = work.bytes
-        have = bytes_in(self.staged.part) if self.journal.resuming else 0
-        make_room(self.places, self.staged, work.blocks - have, work.inodes, self.tell)
         try:
-            self._write(work)
-            work.files.remove()
+            with opened(self.shelf, self.staged.version) as manifest:
+                self._make_room(manifest)
+                self._write(manifest)
             publish(self.staged)
         except OSError as no:
             raise out_of_room(no, self.places.input) from no
-        except Damaged:
-            self.tell(note="damage on the data disk: looking for more of it")
-            note_damage(self.shelf, self.staged.version, self.tell)
+        except Refusal as no:
+            if no.kind == "VerifyError":
+                self._note_damage()
             raise
+        finally:
+            self.later.remove()
         self.journal.remove()
 
-    def _sort(self) -> Work:
-        spill = Spill(self.staged.path + ".index")
-        spill.remove()  # of an attempt that was killed
-        work = Work(block_size(self.places.input), spill)
-        with open_manifest(self.shelf, self.staged.version) as (header, entries):
-            work.zip_names = header.zip_names
-            for entry in entries:
-                work.add(entry)
-        return work
+    def _make_room(self, manifest: Manifest) -> None:
+        """As if each file wasted a block at its end; counted exactly where that is too much."""
+        header, block = manifest.header, block_size(self.places.input)
+        inodes = header.files + header.folders + header.links
+        have = bytes_in(self.staged.part) if self.journal.resuming else 0
+        blocks = header.bytes + inodes * block
+        if lacking(self.places.input, blocks - have, inodes):
+            blocks = room_taken(manifest, block)
+            make_room(self.places, self.staged, blocks - have, inodes, self.tell)
 
-    def _write(self, work: Work) -> None:
-        root = self.staged.part
-        for folder in work.folders:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(os.path.join(root, folder.path), folder.mode | 0o700)
-        write_packs(self._packs(work), root, self._pack_done)
+    def _write(self, manifest: Manifest) -> None:
+        root, header = self.staged.part, manifest.header
+        self.told.total = header.bytes
+        self.later.remove()  # of an attempt that was killed
         link = self._on_one_disk()
+        count = cores() if header.files > FEW else 1
+        work = partial(
+            write_slices,
+            manifest=manifest.fd,
+            shelf=self.shelf,
+            root=root,
+            readers=max(8, READERS // count),
+            again=self.journal.resuming,
+        )
+        for offset, length, size, path in share_out(work, self._sort(manifest), count):
+            self.journal.add(f"{offset}+{length}")
+            self.told.add(size, path)
+        self._write_plain(link)
+        for entries in self.later.slices(LINK):
+            for each in entries:
+                with contextlib.suppress(FileExistsError):
+                    os.symlink(each.target, os.path.join(root, each.path))
+        for each in self.archives:
+            self._unpack(self._plain(each, True), header.zip_names)
+
+    def _sort(self, manifest: Manifest) -> Iterator[Slice]:
+        """The slices in which something is packed; their folders are there, all else is put by."""
+        for part, lines in read_slices(manifest):
+            for entry in not_packed(lines):
+                if entry.type == FOLDER:
+                    with contextlib.suppress(FileExistsError):
+                        path = os.path.join(self.staged.part, entry.path)
+                        os.mkdir(path, entry.mode | 0o700)
+                elif entry.type == ARCHIVE:
+                    self.archives.append(entry)
+                else:
+                    self.later.add(entry.type, entry)
+            if PACKED in lines and not self.journal.has(f"{part.offset}+{part.length}"):
+                yield part
+
+    def _write_plain(self, link: bool) -> None:
+        root = self.staged.part
         is_current = current(self.shelf).get("id") == self.staged.version
-        for entries in work.files.slices(PLAIN):
+        for entries in self.later.slices(FILE):
             wanted = [each for each in entries if not self._is_here(each)]
-            self.journal.clear(root, wanted)
+            if self.journal.resuming:
+                drop(root, wanted)
             plain = [self._plain(each, is_current) for each in wanted]
             copy_plain(plain, root, self._plain_done, link)
-        for each in work.links:
-            with contextlib.suppress(FileExistsError):
-                os.symlink(each.target, os.path.join(root, each.path))
-        for each in work.archives:
-            self._unpack(self._plain(each, is_current), work.zip_names)
 
-    def _packs(self, work: Work) -> Iterator[Pack]:
-        """What is wanted of each pack, one at a time: read ahead, but never all in memory."""
-        for sha256 in work.files.names():
-            if sha256 != PLAIN and not self.journal.has(sha256):
-                entries = [each for part in work.files.slices(sha256) for each in part]
-                self.journal.clear(self.staged.part, entries)
-                yield Pack(self.shelf.pack(sha256), sorted(entries, key=lambda each: each.offset))
+    def _note_damage(self) -> None:
+        from .damage import note_damage
+
+        self.tell(note="damage on the data disk: looking for more of it")
+        note_damage(self.shelf, self.staged.version, self.tell)
 
     def _unpack(self, archive: Plain, zip_names: str) -> None:
         """An archive's members are not resumed: an attempt that ended early is removed first."""
+        from .archives import unpack_archive
+
         part, entry = self.staged.part, archive.entry
         source = next((each for each in archive.sources if os.path.exists(each)), "")
         if not source:
@@ -178,6 +214,9 @@ class Staging:
                 unpack_archive(path, entry, part, zip_names, self.staged.members)
         except BaseException:
             shutil.rmtree(part, ignore_errors=True)
+            self.journal.remove()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.staged.members)
             raise
 
     @contextlib.contextmanager
@@ -213,15 +252,10 @@ class Staging:
         path = os.path.join(self.staged.part, entry.path)
         return self.journal.has(entry.path) or (entry.size <= SMALL and is_whole(path, entry))
 
-    def _pack_done(self, pack: Pack) -> None:
-        self.journal.add(os.path.basename(pack.path).partition(".")[0])
-        for each in pack.entries:
-            self.told.add(each)
-
     def _plain_done(self, each: Plain) -> None:
         if each.entry.size > SMALL:
             self.journal.add(each.entry.path)
-        self.told.add(each.entry)
+        self.told.add(each.entry.size, each.entry.path)
 
 
 def bytes_in(folder: str) -> int:
@@ -231,30 +265,3 @@ def bytes_in(folder: str) -> int:
         for where, _, names in os.walk(folder)
         for name in names
     )
-
-
-class Work:
-    """A manifest's entries by what has to be done with them, and the room that they take."""
-
-    def __init__(self, block: int, files: Spill) -> None:
-        self.files = files
-        self.folders: list[Entry] = []
-        self.links: list[Entry] = []
-        self.archives: list[Entry] = []
-        self.bytes = self.blocks = self.inodes = 0
-        self.zip_names = ""
-        self._block = block  # bytes that a file takes at least on the target
-
-    def add(self, entry: Entry) -> None:
-        self.inodes += 1
-        self.bytes += entry.size
-        self.blocks += -(-entry.size // self._block) * self._block
-        if entry.type == FOLDER:
-            self.folders.append(entry)
-            self.blocks += self._block
-        elif entry.type == LINK:
-            self.links.append(entry)
-        elif entry.type == ARCHIVE:
-            self.archives.append(entry)
-        else:
-            self.files.add(entry.pack or PLAIN, entry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from typing import Any, Callable, Iterable, Iterator, NamedTuple
+from typing import Any, Callable, Iterator, NamedTuple
 
 from .locks import boot_id, describe, locked
 from .manifest import ARCHIVE, FILE, LINK, Entry, entry_of
@@ -103,7 +103,7 @@ def alone(places: Places, name: str, tell: Tell) -> Iterator[None]:
 
 
 class Journal:
-    """Names what is whole in a copy in the making: packs by checksum, large files by path.
+    """Names what is whole in a copy in the making: slices of the manifest, large files by path.
 
     It is believed within one boot, since it is not synced; after another boot the copy
     starts again.
@@ -131,14 +131,6 @@ class Journal:
         self._names.add(name)
         with open(self._path, "a", encoding="ascii") as file:
             file.write(_line(name))
-
-    def clear(self, root: str, entries: Iterable[Entry]) -> None:
-        """Remove what an interrupted attempt left of files that are not whole."""
-        if not self.resuming:
-            return
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(root, entry.path))
 
     def remove(self) -> None:
         with contextlib.suppress(FileNotFoundError):
