@@ -28,6 +28,7 @@ VERBS = {
     "receive": ("receive", "receive"),
     "activate": ("commit", "activate"),
     "stage": ("stage", "stage"),
+    "check_staged": ("datacheck", "check_staged"),
     "doctor": ("checkup", "doctor"),
     "launch": ("launch", "launch"),
     "wait": ("launch", "wait"),

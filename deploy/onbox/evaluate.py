@@ -65,7 +65,18 @@ def _loose_run(request: dict[str, Any], scratch: str) -> dict[str, Any]:
 
 def _answer(places: Places, run: dict[str, Any], checkpoint: str, data: str) -> dict[str, Any]:
     if run["runner"] == "docker":
-        done = docker(*container_words(run["image"], checkpoint, data), seconds=LIMIT)
+        mounts = {"/checkpoint": checkpoint, "/input": data}
+        command = [
+            "python",
+            "-m",
+            "workload",
+            "evaluate",
+            "/checkpoint",
+            "--json",
+            "--device",
+            "cpu",
+        ]
+        done = docker(*container_words(run["image"], mounts, command), seconds=LIMIT)
     else:
         python = prepare_python(places, {**run, "device": "cpu"}, lambda text: None)
         done = _process(python, run["folder"], checkpoint, data)
@@ -75,16 +86,15 @@ def _answer(places: Places, run: dict[str, Any], checkpoint: str, data: str) -> 
     return dict(json.loads(lines[-1]))
 
 
-def container_words(image: str, checkpoint: str, data: str) -> list[str]:
-    """`docker run` of one evaluation: nothing but the two folders, read-only, and no network."""
+def container_words(image: str, mounts: dict[str, str], command: list[str]) -> list[str]:
+    """`docker run` of one look at folders (by where they are mounted): read-only, no network, no GPU."""
     words = ["run", "--rm", "--network", "none", "--read-only", "--tmpfs", "/tmp"]
     words += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges"]
     words += ["--user", f"{os.getuid()}:{os.getgid()}", "--label", "gpubox.evaluate=1"]
-    for source, target in ((checkpoint, "/checkpoint"), (data, "/input")):
+    for target, source in mounts.items():
         words += ["--mount", f'type=bind,"source={source}",target={target},readonly']
     for name, value in {**visible_gpus("-1"), "REQUIRE_GPU": ""}.items():
         words += ["--env", f"{name}={value}"]
-    command = ["python", "-m", "workload", "evaluate", "/checkpoint", "--json", "--device", "cpu"]
     return [*words, image, *command]
 
 

@@ -133,7 +133,9 @@ def test_the_kit_says_where_it_was_itself_who_hid_gpus(tmp_path):
     for device, gpus in (("cpu", []), ("gpu", ["GPU-1", "GPU-2"])):
         found = gpu_environment({"device": device}, gpus)
         assert found["GPUBOX_CUDA_VISIBLE_DEVICES"] == found["CUDA_VISIBLE_DEVICES"]
-    assert "GPUBOX_CUDA_VISIBLE_DEVICES=-1" in container_words("image", "/c", "/d")
+    assert "GPUBOX_CUDA_VISIBLE_DEVICES=-1" in container_words(
+        "image", {"/checkpoint": "/c"}, ["x"]
+    )
     setting = re.compile(r"""(?<!GPUBOX_)CUDA_VISIBLE_DEVICES["']?(\s*=(?!=)|:\s*\S|\])""")
     setters = [
         path.name
