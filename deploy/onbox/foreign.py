@@ -23,7 +23,7 @@ from .plain import BATCH, SMALL, SMALL_READERS, Plain, copy_plain
 from .progress import Progress
 from .reading import spread
 from .refusal import Refusal
-from .room import block_size, make_room, out_of_room
+from .room import block_size, make_room
 from .settled import is_settled, publish, set_aside
 from .shelf import Shelf
 from .staged import Staged, alone, find_staged, point_to
@@ -159,6 +159,8 @@ def _copy(
         staged = find_staged(places, shelf.name, fingerprint(entries))._replace(part=part)
         publish(staged)
     except OSError as no:
+        from .receive import out_of_room
+
         raise out_of_room(no, places.input) from no
     return staged, entries
 

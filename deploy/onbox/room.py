@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 from typing import Any, Callable
@@ -112,18 +111,3 @@ def remove(places: Places, path: str) -> None:
     for end in (".used", ".journal", ".members", ".boot", ".synced"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path + end)
-
-
-def out_of_room(no: OSError, place: str) -> Exception:
-    """A full file system as NoSpace that names it; any other error as it is."""
-    if no.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return no
-    room = os.statvfs(place)
-    what = "inodes" if room.f_favail == 0 and room.f_files else "space"
-    if no.errno == errno.EDQUOT:
-        what = "quota"
-    return Refusal(
-        "NoSpace",
-        f"{place}: no {what} left on that file system",
-        "free some (`fab data` shows old versions), then the same command goes on",
-    )

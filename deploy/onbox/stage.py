@@ -18,7 +18,7 @@ from .plain import SMALL, Plain, copy_plain
 from .progress import Progress
 from .reading import READERS
 from .refusal import Refusal
-from .room import block_size, lacking, make_room, out_of_room
+from .room import block_size, lacking, make_room
 from .settled import is_settled, note_boot, publish, set_aside
 from .shelf import Shelf, current, find_shelf, find_version
 from .slices import PACKED, Manifest, Slice, not_packed, opened, read_slices, room_taken
@@ -124,6 +124,8 @@ class Staging:
                 self._write(manifest)
             publish(self.staged)
         except OSError as no:
+            from .receive import out_of_room
+
             raise out_of_room(no, self.places.input) from no
         except Refusal as no:
             if no.kind == "VerifyError":
