@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -177,6 +178,20 @@ def test_a_killed_keeper_comes_back_and_a_second_one_is_refused(box):
     box.wait(lambda: box.status()["pid"] != first and box.idle()["armed"])
     start = str(box.keeper / "start")
     assert subprocess.run([start], stderr=subprocess.PIPE).returncode == 3
+
+
+def test_its_files_are_those_of_the_page_of_formats(box):
+    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+
+    def example(name):
+        found = re.search(rf"<!-- example: {name} -->\n```json\n(.*?)```", page, re.DOTALL)
+        return json.loads(found[1])
+
+    box.arm([box.stop_script()])
+    assert example("status.json").keys() == box.status().keys()
+    assert example("status.json")["decision"].keys() == box.status()["decision"].keys()
+    box.agent.call("hold", seconds=60, why="labels", who="anna")
+    assert example("hold.json").keys() == json.loads((box.keeper / "hold.json").read_text()).keys()
 
 
 def killed_with_its_supervisor(box):

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -14,8 +15,9 @@ import pytest
 
 from deploy.effects.copies import last_copy
 from deploy.effects.fleet import asked, quick_exchange, with_quick_exchange
-from deploy.onbox.overview import write_overview
-from deploy.onbox.places import Places
+from deploy.onbox.overview import summed_up, write_overview
+from deploy.onbox.places import Places, own_folder
+from deploy.onbox.runs import list_runs
 from deploy.plan.fleet import HEADS, Seen, gpu, money, row, shown, state_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,6 +130,22 @@ def put_run(folder):
     (folder / "run.json").write_text('{"schema": 1, "command": ["x"], "created": 5}')
     (folder / "state.json").write_text('{"schema": 1, "state": "finished", "since": 5}')
     (folder / "output" / "progress.json").write_text('{"step": 7, "steps": 9}')
+
+
+def test_the_overview_on_the_page_of_formats_is_one(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "formats.md").read_text()
+    text = re.search(r"<!-- example: overview.json -->\n```json\n(.*?)```", page, re.DOTALL)[1]
+    example = json.loads(text)["ok"]
+    assert cells(example)["step"] == "1,200 / 20,000"
+    monkeypatch.setenv("GPUBOX_HOME", str(tmp_path / "own"))
+    put_run(tmp_path / "runs" / RUN["id"])
+    real = summed_up(
+        Places(str(tmp_path), str(tmp_path), str(tmp_path / "runs"), own_folder(), []),
+        list_runs(Places("", "", str(tmp_path / "runs"), own_folder(), [])),
+    )
+    assert example.keys() == real.keys() and example["keeper"].keys() == real["keeper"].keys()
+    assert example["runs"][0].keys() == real["runs"][0].keys()
+    assert example["disks"]["data"].keys() == real["disks"]["data"].keys()
 
 
 def fab(*words):
