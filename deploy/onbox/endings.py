@@ -6,7 +6,7 @@ import re
 from typing import Any, NamedTuple
 
 FINISHED, NAN, GPU_MISSING, DATA, CHECKPOINT, CHANGED, INTERRUPTED = 0, 70, 69, 65, 74, 78, 75
-MEMORY, USAGE = 71, 2
+MEMORY, USAGE, IN_USE = 71, 2, 73
 FULL = 16 << 20  # bytes; with less room than that a save can't have worked
 
 
@@ -111,6 +111,8 @@ def _failed(facts: Facts) -> Ending:
     if code in known:
         kind, text = known[code]
         return Ending("failed", kind, f"{text} (exit {code}){_last(facts)}")
+    if code == IN_USE and "trains in this folder" in tail:  # as after a box that died on /data
+        return Ending("interrupted", "in-use", f"its folder is in use (exit {code}){_last(facts)}")
     if facts.worker and code != USAGE:
         text = f"a worker ended ({_code(code or 0)}); all go on together from the last checkpoint"
         return Ending("interrupted", "worker", text)

@@ -49,6 +49,8 @@ TABLE = [
     (Facts(65, tail=("labels: bad magic",)), "failed", "data", "labels: bad magic"),
     (Facts(74), "failed", "checkpoint", "checkpoint"),
     (Facts(78), "failed", "arguments", "other arguments"),
+    (Facts(73, tail=("process 7 trains in this folder",)), "interrupted", "in-use", "process 7"),
+    (Facts(73, tail=("/output can't be written",)), "failed", "exit-code", "can't be written"),
 ]
 
 
