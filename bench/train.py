@@ -161,6 +161,65 @@ def loading() -> dict[str, float]:
     return {"seconds": round(min(t[0] for t in tries), 4), "peak_mib": round(tries[0][1], 1)}
 
 
+REPORT = """
+import os, re, sys, time
+from pathlib import Path
+def report(*_, **__):
+    peak = re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]
+    print("first step", time.process_time(), int(peak) / 1024, flush=True)
+    os._exit(0)
+"""
+STARTS = {
+    "ours": REPORT
+    + """
+from workload import progress
+progress.Progress.advance = report
+from workload.__main__ import main
+sys.exit(main([sys.argv[1], "--save-every", "0"]))
+""",
+    "plain": REPORT
+    + """
+from workload import data, device
+from bench.plain import Plain
+part = data.load(Path(os.environ["GPUBOX_INPUT"])).train
+Plain(sys.argv[1], part.images, part.labels, device.cores()).steps(1)
+report()
+""",
+}
+
+
+def starting(program: str) -> dict[str, Any]:
+    """CPU seconds, wall seconds and peak MiB from the start of a process to its first step done, of
+    `python -m workload` and of the plain program: medians of alternating fresh processes."""
+    found: dict[str, list[list[float]]] = {side: [] for side in STARTS}
+    for _ in range(3):
+        for side, script in STARTS.items():
+            with tempfile.TemporaryDirectory() as folder:
+                own = {"GPUBOX_INPUT": str(mnist.folder()), "GPUBOX_OUTPUT": folder}
+                began = time.perf_counter()
+                done = subprocess.run(
+                    [sys.executable, "-c", script, program],
+                    env={**os.environ, **own},
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                )
+                line = done.stdout[done.stdout.rindex("first step") :].split()[2:]
+                found[side].append([*map(float, line), time.perf_counter() - began])
+    names = ("cpu_seconds", "peak_mib", "wall_seconds")
+    figures: dict[str, Any] = {
+        side: {
+            name: round(statistics.median(row[place] for row in rows), 2)
+            for place, name in enumerate(names)
+        }
+        for side, rows in found.items()
+    }
+    for name in ("cpu_seconds", "peak_mib"):
+        ratio = figures["ours"][name] / figures["plain"][name]
+        figures[f"{name}_to_plain"] = round(ratio, 3)
+    return figures
+
+
 def saving(cpu_ms: float) -> dict[str, float]:
     """CPU ms of one checkpoint of the convolutional net, and its share at the default interval."""
     from workload.loop import Loop
@@ -198,6 +257,7 @@ def measure(quick: bool) -> dict[str, Any]:
     device.open_device("cpu", threads, 2, "off")  # determinism would slow the others down
     found: dict[str, Any] = {program: compare(program, quick) for program in STEPS}
     found["loading"] = loading()
+    found["starting"] = {program: starting(program) for program in STEPS}
     found["saving"] = saving(found["cnn"]["ours"]["cpu_ms"])
     found["machine"] = {"processor": device.cpu_name(), "cores": threads, **results.versions()}
     found["peak_mib"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
@@ -209,6 +269,11 @@ def targeted(found: dict[str, Any]) -> dict[str, float]:
     return {
         "train.cnn.ratio_to_plain": found["cnn"]["ratio_to_plain_cpu"],
         "train.bp.ratio_to_plain": found["bp"]["ratio_to_plain_cpu"],
+        **{
+            f"train.start.{program}.{name}": found["starting"][program][name]
+            for program in STEPS
+            for name in ("cpu_seconds_to_plain", "peak_mib_to_plain")
+        },
         "train.load_seconds": found["loading"]["seconds"],
         "train.load_peak_mib": found["loading"]["peak_mib"],
         "train.save_share": found["saving"]["share"],
@@ -226,6 +291,8 @@ def show(found: dict[str, Any]) -> None:
             if side != "ours":
                 ratio = f"ours is {each[f'ratio_to_{side}_cpu']}, {each[f'ratio_to_{side}_wall']}"
             print(f"{side:>8} {ms['cpu_ms']:15.2f} {ms['wall_ms']:9.2f}   {ratio}")
+    for program, each in found["starting"].items():
+        print(f"{program:>8} to the first step: {each}")
     print(f"loading: {found['loading']}\nsaving:  {found['saving']}\n{found['machine']}")
 
 
