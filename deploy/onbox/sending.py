@@ -13,14 +13,17 @@ the last `file` object named):
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
+import tempfile
 import time
 from typing import Any, Iterator
 
 from .activity import active
 from .checkpoints import SUMS, parse_sums, pointer
+from .checkpoints import digest as file_digest
 from .outlook import will_go_on
 from .places import find_places
 from .publish import write_json
@@ -28,6 +31,7 @@ from .runs import pick_run, read_state, run_folder
 from .steps import checkpoint_steps
 
 CHUNK = 1 << 20
+SETTLE = 2.0  # seconds between two looks at a folder that brings no checksums
 TRIES = 50  # times that `last` looks again when the run rotated the newest away meanwhile
 
 
@@ -156,10 +160,13 @@ def _digest(fd: int, length: int) -> str:
 @contextlib.contextmanager
 def _opened(folder: str) -> Iterator[tuple[str, dict[str, int]]]:
     """(SHA-256 of SHA256SUMS, name → open file) of a whole checkpoint: once they are open, its
-    removal can't tear it. FileNotFoundError where it is being removed."""
+    removal can't tear it. FileNotFoundError where it is being removed.
+
+    A foreign one without checksums gets them here, once two looks have found it unchanged.
+    """
     files: dict[str, int] = {}
     try:
-        files[SUMS] = os.open(os.path.join(folder, SUMS), os.O_RDONLY | os.O_NOFOLLOW)
+        files[SUMS] = _sums_of(folder)
         sums = os.pread(files[SUMS], 16 << 20, 0)
         for name in parse_sums(sums.decode("utf-8")):
             files[name] = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NOFOLLOW)
@@ -167,6 +174,39 @@ def _opened(folder: str) -> Iterator[tuple[str, dict[str, int]]]:
     finally:
         for fd in files.values():
             os.close(fd)
+
+
+def _sums_of(folder: str) -> int:
+    """SHA256SUMS as an open file: the program's own, else one of ours that is nowhere on disk."""
+    try:
+        return os.open(os.path.join(folder, SUMS), os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        before = looked_at(folder)
+    if glob.glob(os.path.join(glob.escape(os.path.dirname(folder)), "step_*", SUMS)):
+        raise ValueError(f"has no {SUMS}, though others have")  # half removed, or damaged
+    time.sleep(SETTLE)
+    if looked_at(folder) != before or not before:
+        raise ValueError("is still being written")
+    lines = [f"{file_digest(os.path.join(folder, name))}  {name}\n" for name in sorted(before)]
+    if looked_at(folder) != before:
+        raise ValueError("is still being written")
+    with tempfile.TemporaryFile() as made:
+        made.write("".join(lines).encode("utf-8", "surrogateescape"))
+        made.flush()
+        return os.dup(made.fileno())
+
+
+def looked_at(folder: str) -> dict[str, tuple[int, int]]:
+    """Name → (size, time of the last change in ns) of every file below `folder`; FileNotFoundError
+    where it is gone."""
+    os.stat(folder)
+    found = {}
+    for path, _, names in os.walk(folder):
+        for name in names:
+            full = os.path.join(path, name)
+            about = os.lstat(full)
+            found[os.path.relpath(full, folder)] = (about.st_size, about.st_mtime_ns)
+    return found
 
 
 def other_files(folder: str) -> list[str]:

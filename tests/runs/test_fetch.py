@@ -4,6 +4,7 @@ import hashlib
 import json
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +112,47 @@ class _CutStream:
 
     def close(self):
         self._inner.close()
+
+
+@pytest.mark.slow
+def test_a_foreign_checkpoint_without_sums_comes_only_when_it_is_not_written_any_more(
+    box, tmp_path
+):
+    """Keras and others write a folder in place: what still changes between two looks is left."""
+    program = """
+    whole, torn = (os.path.join(ckpt, "step_%08d" % n) for n in (1, 2))
+    os.makedirs(whole + "/variables"), os.makedirs(torn)
+    open(whole + "/saved_model.pb", "wb").write(b"model")
+    open(whole + "/variables/data", "wb").write(bytes(3_000_000))
+    progress(1, 2)
+    with open(torn + "/weights", "wb") as file:
+        while not os.path.exists(out + "/enough"):
+            file.write(bytes(10_000))
+            file.flush()
+            time.sleep(0.1)
+    time.sleep(600)
+    """
+    report = box.launch(program)
+    home = Homecoming(tmp_path)
+    got = home.receive(box.agent, report["id"], "all", files=False)
+    assert got["steps"] == ["step_00000001"]
+    assert got["dropped"] == {"step_00000002": "is still being written"}
+    part = home.checkpoints / "step_00000001"
+    assert parse_sums((part / "SHA256SUMS").read_text()).keys() == {
+        "saved_model.pb",
+        "variables/data",
+    }
+    assert (part / "variables" / "data").read_bytes() == bytes(3_000_000)
+    Path(report["folder"], "output", "enough").touch()
+    time.sleep(0.5)
+    got = home.receive(box.agent, report["id"], "all", files=False)
+    assert (got["steps"], got["kept"]) == (["step_00000002"], ["step_00000001"])
+    beside = Path(report["folder"], "output", "checkpoints", "step_00000003")
+    beside.mkdir()
+    (beside / "SHA256SUMS").write_text("")  # a program that does write sums
+    got = home.receive(box.agent, report["id"], "all", files=False)
+    assert "though others have" in got["dropped"]["step_00000002"]
+    box.agent.call("stop", run=report["id"], grace=0)
 
 
 @pytest.mark.slow

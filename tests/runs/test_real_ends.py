@@ -15,7 +15,7 @@ from deploy.onbox.steps import checkpoint_steps
 from tests.runs.test_training import python, result_of, train  # noqa: F401
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow]
-BP = ["python", "-m", "workload", "bp", "--steps", "3000", "--save-every", "50"]
+BP = ["python", "-m", "workload", "bp", "--steps", "1200", "--save-every", "50"]
 
 
 @pytest.fixture
