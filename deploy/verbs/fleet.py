@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from deploy.effects.copies import copy_path, keep_copy, last_copy
@@ -23,7 +23,8 @@ def fleet_status(
     """A row a box: what it says now, or what it last said and how long ago that was."""
     boxes = [box_to_ask(desk, name) for name in names]
     if not watch:
-        seen = look(boxes, deadline)
+        with desk.show.progress("boxes that answered", len(boxes), unit="boxes") as bar:
+            seen = look(boxes, deadline, lambda: bar.advance(1))
         desk.show.table(HEADS, rows_of(desk, seen), wide=True)
         say_faults(desk, seen)
         return [as_json(each) for each in seen]
@@ -55,11 +56,16 @@ def box_to_ask(desk: Desk, name: str) -> Asked:
     return asked(name, box.host, box.user, box.port, config, request)
 
 
-def look(boxes: list[Asked], deadline: float) -> list[Seen]:
-    """One round, in the order of `boxes`; those that were silent the last time are asked last, so
-    that they keep nobody waiting."""
+def look(
+    boxes: list[Asked], deadline: float, heard: Callable[[], None] = lambda: None
+) -> list[Seen]:
+    """One round, in the order of `boxes`; `heard` is told of each reply. Those that were silent the
+    last time are asked last, so that they keep nobody waiting."""
     order = sorted(boxes, key=lambda each: last_copy(each.name, SILENT) is not None)
-    replies = {reply.name: reply for reply in ask_all(order, deadline)}
+    replies = {}
+    for reply in ask_all(order, deadline):
+        replies[reply.name] = reply
+        heard()
     return [remembered(replies[each.name]) for each in boxes]
 
 
