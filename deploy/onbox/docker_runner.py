@@ -86,10 +86,15 @@ class DockerRunner:
         self._ended = threading.Event()
 
     def prepare(self, say: Any) -> None:
-        """Refusal where the engine or the image is missing."""
-        if not engine_answers():
-            raise Refusal("EngineError", "the Docker engine does not answer", "fab doctor")
-        image_id(self.run["image"])
+        """Refusal where the image is missing, or the engine."""
+        try:
+            image_id(self.run["image"])
+        except Refusal:
+            if not engine_answers():
+                raise Refusal(
+                    "EngineError", "the Docker engine does not answer", "fab doctor"
+                ) from None
+            raise
 
     def start(self, gpus: list[str], data: str) -> dict[str, Any]:
         """Bring the one service up; returns what `adopt` needs to find it again."""
@@ -186,10 +191,15 @@ class DockerRunner:
         threading.Thread(target=self._watch_memory, daemon=True).start()
 
     def _watch(self, container: str) -> None:
-        found = inspect(container)
-        if found and found["State"]["Pid"]:
-            self._memory.follow(own_cgroup(found["State"]["Pid"]))
+        threading.Thread(target=self._find_group, args=(container,), daemon=True).start()
         threading.Thread(target=self._follow, daemon=True).start()
+
+    def _find_group(self, container: str) -> None:
+        """The cgroup as the kernel has it, wherever this engine puts its containers."""
+        found = inspect(container)
+        group = own_cgroup(found["State"]["Pid"]) if found and found["State"]["Pid"] else ""
+        if group:
+            self._memory.follow(group)
 
     def _watch_memory(self) -> None:
         """Often, since the counter goes with the container, some 50 ms after its program."""

@@ -16,7 +16,7 @@ def own_cgroup(pid: object) -> str:
         with open(f"/proc/{pid}/cgroup") as file:
             groups = [line.rstrip("\n").split(":", 2) for line in file]
         for _, controllers, path in groups:
-            for candidate in _candidates(controllers, path):
+            for candidate in _candidates(controllers, path, above=pid == "self"):
                 if os.access(candidate, os.R_OK):
                     return candidate
     return ""
