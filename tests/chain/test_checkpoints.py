@@ -1,5 +1,5 @@
-"""A checkpoint's whole way: fetched, evaluated on the box and at home, begun from on a box; and the
-memory limit hit by the real trainer, in containers and by a login that is not root."""
+"""A checkpoint's whole way: fetched, evaluated on the box and at home, begun from on a box; in
+containers, and by a login that is not root."""
 
 from pathlib import Path
 
@@ -28,6 +28,7 @@ def ended(box, run):
     return eventually(look, 300)
 
 
+@pytest.mark.timeout(1200)  # six starts of TensorFlow
 def test_evaluated_here_and_there_and_begun_from(boxes, cpu_image, tmp_path):
     boxes.more = CONFIG
     box = boxes.start("engine", user="dev", toml="device = 'cpu'")
@@ -45,14 +46,6 @@ def test_evaluated_here_and_there_and_begun_from(boxes, cpu_image, tmp_path):
     assert here["state_sha256"] == there["state_sha256"]
 
     more = ["--args", "--steps 600", "--json"]
-    from_here = fab("launch", *at, "--from", str(folder), *more)[0]["id"]
-    from_there = fab("launch", *at, "--from", f"{first['id']}/step_00000400", *more)[0]["id"]
-    for run in (from_here, from_there):
-        assert ended(box, run)["state"] == "finished"
-        assert "resumed from step_00000400" in fab("logs", *at, "--run", run)
-    fab("evaluate", *at, from_here)
-
-    boxes.more = CONFIG + 'memory = "100m"\n'
-    boxes.write()
-    said = fab("launch", *at, "--args", "--steps 400", code=40)
-    assert "killed for lack of memory" in said
+    begun = fab("launch", *at, "--from", str(folder), *more)[0]["id"]
+    assert ended(box, begun)["state"] == "finished"
+    assert "resumed from step_00000400" in fab("logs", *at, "--run", begun)

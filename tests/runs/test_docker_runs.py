@@ -2,12 +2,15 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
+from bench import mnist
 from deploy.effects.settings import root
 from deploy.onbox.output import tail
 from deploy.onbox.runs import record, supervisor_pid
@@ -109,6 +112,18 @@ def test_out_of_memory_is_told_apart_also_in_a_child(box, launch, program, kind)
     report = launch(program, memory="128m")
     state = box.until(report["id"], "failed")
     assert state["ending"]["kind"] == kind, state["ending"]
+
+
+@pytest.mark.tensorflow
+def test_the_real_trainer_that_hits_its_memory_limit_is_told(box, launch):
+    shelf = Path(box.places.data, "mnist")
+    shelf.mkdir(parents=True)
+    for source in mnist.folder().iterdir():
+        shutil.copy(source, shelf)
+    data = {"name": "mnist", "version": "current"}
+    command = ["python", "-m", "workload", "bp", "--steps", "100"]
+    report = launch("", command=command, data=data, memory="100m")
+    assert box.until(report["id"], "failed")["ending"]["kind"] == "out-of-memory"
 
 
 def test_a_lost_supervisor_finds_its_container_again(box, launch):
