@@ -140,6 +140,9 @@ FIGURES = {
     "requests of a warm `fab deploy`; of `fab status`": (
         "一切已就绪时 `fab deploy` 的请求数;`fab status` 的请求数"
     ),
+    "a warm `fab deploy` to the first step, beyond what the program itself needs there": (
+        "一切已就绪时 `fab deploy` 到第一步为止,程序自身所需之外的用时"
+    ),
     "the keeper: memory; share of one core at a look every 15 s": (
         "看守程序:内存;每 15 秒查看一次时占一个核心的比例"
     ),
