@@ -22,7 +22,7 @@ from bench.targets import shortfalls
 
 SCENARIOS: dict[str, Callable[..., None]] = {
     **uploads.SCENARIOS,
-    "staging": stagings.stagings,
+    **stagings.SCENARIOS,
 }
 
 
