@@ -12,7 +12,6 @@ import os
 import random
 import stat
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Callable, Iterable
 
@@ -21,7 +20,7 @@ from .manifest import FILE, FOLDER, LINK, Entry, key_of, link_stays_inside
 from .places import Places
 from .plain import BATCH, SMALL, SMALL_READERS, Plain, copy_plain
 from .progress import Progress
-from .reading import spread
+from .reading import ahead, spread
 from .refusal import Refusal
 from .room import block_size, make_room
 from .settled import is_settled, publish, set_aside
@@ -60,12 +59,12 @@ def stage_foreign(places: Places, shelf: Shelf, tell: Tell) -> dict[str, Any]:
 def walk(root: str) -> list[tuple[str, str]]:
     """Paths and types of all below `root`; sockets, fifos and devices are nothing to train on."""
     found: list[tuple[str, str]] = []
-    with ThreadPoolExecutor(SMALL_READERS) as pool:
-        level = [""]
-        while level:
-            read = [each for part in pool.map(partial(_list, root), level) for each in part]
-            found += read
-            level = [path + "/" for path, kind in read if kind == FOLDER]
+    level = [""]
+    while level:
+        parts = ahead((partial(_list, root, path) for path in level), SMALL_READERS)
+        read = [each for part in parts for each in part]
+        found += read
+        level = [path + "/" for path, kind in read if kind == FOLDER]
     return found
 
 
@@ -102,10 +101,13 @@ def _entry(path: str, full: str, status: os.stat_result) -> Entry:
 def in_parallel(work: Callable[[str], Entry], paths: Iterable[str]) -> list[Entry]:
     """`work` on every path by many readers, in batches."""
     ordered = spread(paths)
-    batches = [ordered[at : at + BATCH] for at in range(0, len(ordered), BATCH)]
-    with ThreadPoolExecutor(SMALL_READERS) as pool:
-        done = pool.map(lambda batch: [work(path) for path in batch], batches)
-        return [entry for batch in done for entry in batch]
+    batches = (ordered[at : at + BATCH] for at in range(0, len(ordered), BATCH))
+    jobs = (partial(_each, work, batch) for batch in batches)
+    return [entry for batch in ahead(jobs, SMALL_READERS) for entry in batch]
+
+
+def _each(work: Callable[[str], Entry], paths: list[str]) -> list[Entry]:
+    return [work(path) for path in paths]
 
 
 def find_copy(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import Callable, Iterable, Iterator, NamedTuple
 
 from .manifest import Entry
-from .reading import CHUNK, Range, read_ahead, spread
+from .reading import CHUNK, Range, ahead, read_ahead, spread
 from .refusal import Refusal
 from .unpack import WRITE, Damaged, write_all, write_verified
 
@@ -41,32 +40,18 @@ def copy_plain(files: Iterable[Plain], root: str, done: Done, link: bool = False
     by_path = {each.entry.path: each for each in small}
     small = [by_path[path] for path in spread(by_path)]
     batches = (small[at : at + BATCH] for at in range(0, len(small), BATCH))
-    with ThreadPoolExecutor(SMALL_READERS) as pool:
-        pending: deque[tuple[list[Plain], Future[None]]] = deque()
-        try:
-            for batch in batches:
-                pending.append((batch, pool.submit(_copy_batch, batch, root, link)))
-                if len(pending) > 2 * SMALL_READERS:
-                    _settle(pending, done)
-            while pending:
-                _settle(pending, done)
-        finally:
-            for _, future in pending:
-                future.cancel()
-        chosen = list(pool.map(_likely_source, large))
+    work = (partial(_copy_batch, batch, root, link) for batch in batches)
+    for batch in ahead(work, SMALL_READERS):
+        for each in batch:
+            done(each)
+    chosen = list(ahead((partial(_likely_source, each) for each in large), SMALL_READERS))
     _copy_large(list(zip(large, chosen)), root, done, link)
 
 
-def _settle(pending: deque[tuple[list[Plain], Future[None]]], done: Done) -> None:
-    batch, future = pending.popleft()
-    future.result()
-    for each in batch:
-        done(each)
-
-
-def _copy_batch(batch: list[Plain], root: str, link: bool) -> None:
+def _copy_batch(batch: list[Plain], root: str, link: bool) -> list[Plain]:
     for each in batch:
         _copy_small(each, root, link)
+    return batch
 
 
 def _copy_small(each: Plain, root: str, link: bool) -> None:
@@ -162,13 +147,15 @@ def _write_ranges(each: Plain, source: str, root: str, blocks: Iterator[bytes], 
 def _write_and_hash(fd: int, blocks: Iterator[bytes], update: Callable[[bytes], object]) -> int:
     """Both at once, as either takes a core; the bytes that came."""
     size = 0
-    with ThreadPoolExecutor(1) as hasher:
-        for block in blocks:
-            hashed = hasher.submit(update, block)
-            write_all(fd, block)
-            hashed.result()
-            size += len(block)
+    for block in ahead((partial(_hashed, block, update) for block in blocks), 1):
+        write_all(fd, block)
+        size += len(block)
     return size
+
+
+def _hashed(block: bytes, update: Callable[[bytes], object]) -> bytes:
+    update(block)
+    return block
 
 
 def _unlike(entry: Entry, source: str) -> Refusal:

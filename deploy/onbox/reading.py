@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import OrderedDict, deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Callable, Iterable, Iterator, NamedTuple, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Callable, Generic, Iterable, Iterator, NamedTuple, TypeVar
 
 # Measured at 10 ms a trip: the kernel asks for 128 KiB at a time whatever the range, so many short
 # ranges keep more requests under way than a few long ones (8 of 4 MiB 147 MB/s, 64 of 1 MiB 536).
@@ -78,20 +79,58 @@ def read_fully(fd: int, length: int, offset: int) -> bytes:
     return data
 
 
+class _Pending(Generic[T]):
+    """A job's result, once it is there."""
+
+    def __init__(self, job: Callable[[], T]) -> None:
+        self._job = job
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def do(self) -> None:
+        try:
+            self._value = self._job()
+            self._fault: BaseException | None = None
+        except BaseException as no:
+            self._fault = no
+        self._done.release()
+
+    def result(self) -> T:
+        with self._done:
+            if self._fault:
+                raise self._fault
+            return self._value
+
+
 def ahead(jobs: Iterable[Callable[[], T]], readers: int) -> Iterator[T]:
     """The jobs' results, in the order asked for, with `readers` of them under way meanwhile."""
-    pending: deque[Future[T]] = deque()
-    with ThreadPoolExecutor(readers) as pool:
-        try:
-            for job in jobs:
-                pending.append(pool.submit(job))
-                if len(pending) > readers:
-                    yield pending.popleft().result()
-            while pending:
+    todo: SimpleQueue[_Pending[T] | None] = SimpleQueue()
+    pending: deque[_Pending[T]] = deque()
+    threads: list[threading.Thread] = []
+    try:
+        for job in jobs:
+            pending.append(_Pending(job))
+            todo.put(pending[-1])
+            if len(threads) < readers:
+                threads.append(threading.Thread(target=_work_off, args=(todo,), daemon=True))
+                threads[-1].start()
+            if len(pending) > readers:
                 yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        with contextlib.suppress(Empty):
+            while True:
+                todo.get_nowait()  # nobody waits for these any more
+        for _ in threads:
+            todo.put(None)
+        for thread in threads:
+            thread.join()
+
+
+def _work_off(todo: SimpleQueue[Any]) -> None:
+    for each in iter(todo.get, None):
+        each.do()
 
 
 def read_ahead(ranges: Iterable[Range], readers: int = READERS) -> Iterator[bytes]:

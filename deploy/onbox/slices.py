@@ -8,7 +8,7 @@ import re
 from functools import partial
 from typing import Iterator, NamedTuple
 
-from .manifest import Entry, Header, entry_of, header_of
+from .manifest import FILE, USUAL, Entry, Header, entry_of, header_of, is_safe
 from .reading import CHUNK, ahead, read_fully
 from .refusal import Refusal
 from .shelf import Shelf
@@ -17,7 +17,8 @@ SMALLEST, LARGEST, MOST = 64 << 10, 1 << 20, 4096  # bytes of a slice; slices of
 READERS = 8
 # No name can hold these: within a JSON string every quote has a backslash before it.
 SIZES = re.compile(rb'"size": (\d+)')
-PACKED = b'", "pack": "'
+PACKED_TEXT = '", "pack": "'
+PACKED = PACKED_TEXT.encode()
 
 
 class Slice(NamedTuple):
@@ -93,11 +94,20 @@ def sizes_in(lines: bytes) -> list[int]:
 
 def not_packed(lines: bytes) -> list[Entry]:
     """Folders, links, archives and the files that stand under their own names."""
-    return [entry_of(line) for line in _lines(lines) if '", "pack": "' not in line]
+    return [entry_of(line) for line in _lines(lines) if PACKED_TEXT not in line]
 
 
 def packed(lines: bytes) -> list[Entry]:
-    return [entry_of(line) for line in _lines(lines) if '", "pack": "' in line]
+    """Files that lie in packs; the usual lines are all taken apart at once."""
+    text = lines.decode("ascii")
+    entries = [
+        Entry(path, FILE, int(mode), int(size), int(mtime), sha256, pack, int(offset))
+        for path, mode, size, mtime, sha256, pack, offset in USUAL.findall(text)
+        if pack
+    ]
+    if len(entries) == text.count(PACKED_TEXT) and all(is_safe(each.path) for each in entries):
+        return entries
+    return [entry_of(line) for line in _lines(lines) if PACKED_TEXT in line]
 
 
 def _lines(lines: bytes) -> list[str]:
