@@ -185,7 +185,7 @@ import os, sys, time
 from deploy.onbox.crew import share_out
 def work(hand):
     for piece in iter(hand.take, None):
-        os.write(1, b"%d\n" % os.getpid())
+        os.write(1, b"%d\\n" % os.getpid())
         while True:
             hand.check()
             time.sleep(0.01)
