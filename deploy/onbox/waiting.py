@@ -8,9 +8,10 @@ from typing import Any
 
 from .output import end_of, tail
 from .places import Places
-from .runs import ENDED, read_progress, read_state, run_folder, supervisor_pid
+from .runs import ENDED, read_progress, read_run, read_state, run_folder, supervisor_pid
 
 PATIENCE = 20.0  # seconds for a program that neither prints nor writes a progress.json
+LONG_PATIENCE = 600.0  # of the bundled workload, which will: a GPU box may take long to start it
 SETTLED = 4.0  # seconds after a program's first output in which it may still fail at its start
 PERIOD = 0.05
 VANISHED = 30.0  # seconds that a new supervisor may take to claim its run on a busy box
@@ -21,6 +22,7 @@ def wait_for_first_step(places: Places, run_id: str, wire: Any) -> dict[str, Any
     steps output (it prints) or silent."""
     folder = run_folder(places, run_id)
     told, began, printed = "", time.monotonic(), None
+    ours = list(read_run(folder)["command"])[1:3] == ["-m", "workload"]
     while True:
         state = read_state(folder)
         told = _tell(wire, state, told)
@@ -29,8 +31,8 @@ def wait_for_first_step(places: Places, run_id: str, wire: Any) -> dict[str, Any
             printed = now
         outcome = _outcome(places, run_id, folder, state, now - began)
         if not outcome and state["state"] == "running" and read_progress(folder) is None:
-            quiet = time.time() - state["since"]
-            outcome = stepless(quiet, None if printed is None else now - printed)
+            since = None if printed is None else now - printed
+            outcome = stepless(time.time() - state["since"], since, ours)
         if outcome:
             return report(run_id, folder, read_state(folder), outcome)
         time.sleep(PERIOD)
@@ -63,12 +65,12 @@ def _has_printed(folder: str, state: dict[str, Any]) -> bool:
     return base is not None and end_of(os.path.join(folder, "logs")) > base
 
 
-def stepless(running: float, printed: float | None) -> str:
+def stepless(running: float, printed: float | None, ours: bool = False) -> str:
     """What to say of a program without progress.json that runs for `running` seconds and put out
     its first line `printed` seconds ago (None: none yet); "" while it may still tell a step. Pure."""
-    if printed is not None:
+    if printed is not None and not ours:
         return "output" if printed > SETTLED else ""
-    return "silent" if running > PATIENCE else ""
+    return "silent" if running > (LONG_PATIENCE if ours else PATIENCE) else ""
 
 
 def report(run_id: str, folder: str, state: dict[str, Any], outcome: str) -> dict[str, Any]:

@@ -243,8 +243,8 @@ def say_stepless(desk: Desk, report: dict[str, Any]) -> None:
     run, lines = report["id"], report.get("tail", [])[-3:]
     for line in lines:
         desk.show.note(line)
-    said = "runs and prints" if report["outcome"] == "output" else "runs, and has printed nothing"
-    desk.show.done(f"{run} {said}; it reports no steps (no progress.json)")
+    said = "runs and prints" if report["outcome"] == "output" else "runs and has printed nothing"
+    desk.show.done(f"{run} {said}; it has reported no step yet (no progress.json)")
     desk.show.note(f"fab logs --run {run} --follow shows what it prints")
 
 

@@ -78,11 +78,19 @@ def test_a_program_that_reports_no_steps_is_not_waited_for_in_silence(box):
 
 
 @pytest.mark.parametrize(
-    "running,printed,outcome",
-    [(1, None, ""), (25, None, "silent"), (3, 1, ""), (30, 2, ""), (7, 5, "output")],
+    "running,printed,ours,outcome",
+    [
+        (1, None, False, ""),
+        (25, None, False, "silent"),
+        (3, 1, False, ""),
+        (30, 2, False, ""),
+        (7, 5, False, "output"),
+        (90, 60, True, ""),  # the bundled workload will report, however long a GPU takes to start
+        (700, None, True, "silent"),
+    ],
 )
-def test_how_long_a_program_without_steps_is_waited_for(running, printed, outcome):
-    assert stepless(running, printed) == outcome
+def test_how_long_a_program_without_steps_is_waited_for(running, printed, ours, outcome):
+    assert stepless(running, printed, ours) == outcome
 
 
 @pytest.mark.parametrize("python", ["/no/such/python", "a venv that pip can't fill"])
