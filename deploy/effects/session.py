@@ -15,8 +15,9 @@ from deploy.effects.link import SILENCE, Done, Stream
 from deploy.effects.parts import Batch
 from deploy.effects.writer import Writer
 from deploy.errors import DataError, LinkLost
-from deploy.onbox.wire import EVENT, find_answer
+from deploy.onbox.wire import CHANGES, EVENT, find_answer
 
+PIECE = 1 << 20  # characters of changes in a frame
 OnEvent = Callable[[dict[str, Any]], None]
 
 
@@ -30,6 +31,7 @@ class Session:
         self._stdout: list[bytes] = []
         self._stderr: list[bytes] = []
         self._ended = threading.Event()
+        self._ready = threading.Event()
         self.damaged: list[str] = []
         self._readers = [self._start(self._listen), self._start(self._collect)]
         self._start(self._watch)
@@ -85,12 +87,16 @@ class Session:
         self._json({"sha256": sha256})
         return sha256
 
-    def changes(self, lines: str) -> None:
-        """Tell the box some of the manifest's changes, each after the part that it needs."""
-        if lines:
-            self._json({"changes": True})
-            self._frame(lines.encode("ascii"), small=True)
-            self._frame(b"")
+    def wait_until_ready(self) -> None:
+        """Until the box has the set to itself; its refusal is raised."""
+        while not self._ready.wait(0.1):
+            if not self._readers[0].is_alive():
+                raise self._why_it_broke()
+
+    def changes(self, lines: Iterable[str]) -> None:
+        """Tell the box some of the manifest's changes, also while another thread sends a part."""
+        for text in in_pieces(lines, PIECE):
+            self._frame(text.encode("ascii"), small=True, mark=CHANGES)
 
     def commit(self, version: str, header: dict[str, Any]) -> dict[str, Any]:
         """Make what was sent the version of that ID, end the stream, return the box's answer."""
@@ -115,9 +121,9 @@ class Session:
     def _json(self, value: dict[str, Any]) -> None:
         self._frame(json.dumps(value).encode())
 
-    def _frame(self, data: bytes, small: bool = False) -> None:
+    def _frame(self, data: bytes, small: bool = False, mark: int = 0) -> None:
         try:
-            self._writer.put(data, small)
+            self._writer.put(data, small, mark)
         except (OSError, EOFError, ValueError) as no:
             raise self._why_it_broke() from no
 
@@ -143,6 +149,8 @@ class Session:
                 self._heard = time.monotonic()
                 if line.startswith(EVENT):
                     event = json.loads(line[len(EVENT) :])
+                    if "ready" in event:
+                        self._ready.set()
                     if "damaged" in event:
                         self.damaged.append(event["damaged"])
                     self._on_event(event)
@@ -160,6 +168,20 @@ class Session:
             if time.monotonic() - self._heard > SILENCE:
                 self._stream.close()
                 return
+
+
+def in_pieces(lines: Iterable[str], size: int) -> Iterator[str]:
+    """The lines joined to texts of `size` characters and one line at most."""
+    piece: list[str] = []
+    length = 0
+    for line in lines:
+        piece.append(line)
+        length += len(line)
+        if length >= size:
+            yield "".join(piece)
+            piece, length = [], 0
+    if piece:
+        yield "".join(piece)
 
 
 @contextlib.contextmanager

@@ -28,21 +28,21 @@ class Writer:
     def __init__(self, target: IO[bytes]) -> None:
         self.sent = 0
         self._target = target
-        self._frames: queue.Queue[tuple[bytes, bool] | None] = queue.Queue(QUEUED)
+        self._frames: queue.Queue[tuple[bytes, bool, int] | None] = queue.Queue(QUEUED)
         self._fault: Exception | None = None
         self._squeezer = Squeezer()
         widen(target)
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
-    def put(self, data: bytes, small: bool = False) -> None:
-        """Write a frame soon; `small`: it is text, and squeezed in any case.
+    def put(self, data: bytes, small: bool = False, mark: int = 0) -> None:
+        """Write a frame soon; `small`: it is text, and squeezed in any case; `mark` is of `wire`.
 
         What went wrong with those before is raised here: OSError, EOFError or ValueError.
         """
         if self._fault:
             raise self._fault
-        self._frames.put((data, small))
+        self._frames.put((data, small, mark))
 
     def end(self) -> None:
         """Nothing more comes: write what is queued and close. A fault is the reader's to tell."""
@@ -70,12 +70,12 @@ class Writer:
             except (OSError, EOFError, ValueError) as no:
                 self._fault = no
 
-    def _frame(self, data: bytes, small: bool) -> None:
+    def _frame(self, data: bytes, small: bool, mark: int) -> None:
         squeezed = zlib.compress(data, 1) if small else self._squeezer.squeezed(data)
         if squeezed is None or len(squeezed) >= len(data):
-            self._write(len(data), data)
+            self._write(len(data) | mark, data)
         else:
-            self._write(len(squeezed) | ZLIB, squeezed)
+            self._write(len(squeezed) | mark | ZLIB, squeezed)
 
     def _write(self, head: int, data: bytes) -> None:
         began = time.monotonic()

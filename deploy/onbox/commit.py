@@ -105,7 +105,11 @@ class Arrived:
         self.whole = whole_parts(shelf)
         self.sizes: dict[str, int] = {}  # of packs
         self.retired: set[str] = set()  # plain files that lose their path: another may take them
+        self.awaited: dict[
+            str, int
+        ] = {}  # packs that may still come by another stream, and how large
         self.missing: list[Entry] = []
+        self.named: set[str] = set()  # packs
         self.packs_to_move: set[str] = set()
         self.touches_plain = False  # else the commit need not look at every path again
 
@@ -119,24 +123,30 @@ class Arrived:
             self.touches_plain = True
         if new is None or new.type not in (FILE, ARCHIVE):
             return
-        if new.pack in self.whole:  # also where only a damaged one is replaced
-            self.packs_to_move.add(new.pack)
-        elif new.sha256 in self.whole and not new.pack:
-            self.touches_plain = True
+        if new.pack:
+            self.named.add(new.pack)
         if new == old:
             return
         if new.pack:
-            here = new.offset + new.size <= self._pack_size(new.pack)
-        else:
-            self.touches_plain = True
-            kept = self.shelf.at("old", new.sha256)
-            here = new.sha256 in self.whole or _same_place(new, old) or os.path.exists(kept)
-        if not here:
+            end = new.offset + new.size
+            if end > self._pack_size(new.pack):
+                self.awaited[new.pack] = max(end, self.awaited.get(new.pack, 0))
+            return
+        self.touches_plain = True
+        kept = self.shelf.at("old", new.sha256)
+        if new.sha256 not in self.whole and not _same_place(new, old) and not os.path.exists(kept):
             self.missing.append(new)
 
     def must_have_all(self) -> None:
+        """All streams have ended by now: what they brought lies there, or it does not come."""
+        self.whole, self.sizes = whole_parts(self.shelf), {}
+        self.packs_to_move = self.named & self.whole.keys()  # also where one is damaged there
+        self.touches_plain |= not self.whole.keys() <= self.named
+        for pack, end in self.awaited.items():
+            if end > self._pack_size(pack):
+                raise Refusal("TransferError", f"pack {pack[:12]} has not arrived whole", LATER)
         for entry in self.missing:
-            if entry.pack or entry.sha256 not in self.retired:
+            if entry.sha256 not in self.retired and entry.sha256 not in self.whole:
                 raise Refusal("TransferError", f"{entry.path!r} has not arrived whole", LATER)
 
     def _pack_size(self, sha256: str) -> int:

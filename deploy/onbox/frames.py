@@ -10,10 +10,10 @@ import struct
 import threading
 import time
 import zlib
-from typing import BinaryIO, Iterator
+from typing import BinaryIO, Callable, Iterator
 
 from .refusal import Refusal
-from .wire import LIFE, ZLIB
+from .wire import CHANGES, LIFE, ZLIB
 
 F_SETPIPE_SZ = 1031  # Linux; in the module `fcntl` from Python 3.10 on
 LARGEST = 16 << 20  # of one frame
@@ -23,9 +23,13 @@ SILENCE = 60.0  # s without a frame after which the laptop is taken for gone
 class Frames:
     """The laptop's frames; the process ends itself when they stop coming without an end."""
 
-    def __init__(self, stream: BinaryIO, lock: str) -> None:
+    def __init__(
+        self, stream: BinaryIO, lock: str, changes: Callable[[bytes], None] | None = None
+    ) -> None:
+        """`changes` gets the frames with changes: they may come in the middle of a part."""
         self._stream = stream
         self._lock = lock
+        self._changes = changes
         self._heard = time.monotonic()
         with contextlib.suppress(OSError):  # no pipe, or the user's share of wide ones is used up
             fcntl.fcntl(stream.fileno(), F_SETPIPE_SZ, 1 << 20)
@@ -51,14 +55,20 @@ class Frames:
             length = struct.unpack(">I", head)[0]
             if length == LIFE:
                 continue
-            squeezed, length = length & ZLIB, length & ~ZLIB
+            squeezed, changes = length & ZLIB, length & CHANGES
+            length &= ~(ZLIB | CHANGES)
             if length > LARGEST:
                 raise out_of_step()
             data = self._stream.read(length) if length else b""
             self._heard = time.monotonic()
             if len(data) < length:
                 return None
-            return unsqueezed(data) if squeezed else data
+            data = unsqueezed(data) if squeezed else data
+            if not changes:
+                return data
+            if self._changes is None:
+                raise out_of_step()
+            self._changes(data)
 
     def data(self) -> Iterator[bytes]:
         """Frames up to an empty one; EOFError where they break off before."""

@@ -4,10 +4,10 @@ stdin after the request, each frame 4 bytes of big-endian length and then so man
     {"part": KEY, "size": N, "offset": K}, data …, empty frame, {"sha256": HEX} or {"drop": true}
     {"pack": KEY, "size": N, "offset": K}, (heads, contents) …, and the same end: heads are lines
         as in packing.py, and both sides make the same tar of them
-    {"changes": true}, lines of changes against the base …, empty frame; sorted over all of these
     {"commit": ID, "header": {…}}
-A length of 0xFFFFFFFF is a sign of life with nothing behind it; where the highest bit is set,
-the frame is zlib data. The end of the stream ends it.
+A length of 0xFFFFFFFF is a sign of life with nothing behind it; where the highest bit is set, the
+frame is zlib data; where the next one is, it is lines of changes against the base, sorted over all
+such frames, each after the part that it needs. The end of the stream ends it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .keeping import tidy
 from .locks import locked
 from .manifest import Header
 from .packing import END, tar_of
-from .places import find_places
+from .places import Places, find_places
 from .refusal import Refusal
 from .shelf import Shelf, current, find_shelf, make_shelf
 from .unpack import write_all
@@ -39,26 +39,39 @@ SYNC_EVERY = 64 << 20  # bytes of a part: a disk that is written to all the whil
 def receive(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """`name`, `group`, `who`, and `base`, the ID that changes are against, or "".
 
-    Answers the ID that is current now, or "" where nothing was committed.
+    Answers the ID that is current now, or "" where nothing was committed. With `beside` it only
+    takes parts, for another `receive` that has said that it is ready and will commit them.
     """
     places = find_places(request)
     shelf = find_shelf(places, request["name"], request.get("group", ""))
+    try:
+        with active("receive " + shelf.name):
+            if request.get("beside"):
+                Receiver(shelf, None, Frames(wire.input, ""), wire).run()
+                done = ""
+            else:
+                done = receive_alone(request, wire, places, shelf)
+    except OSError as no:
+        raise out_of_room(no, places.data) from no
+    return {"id": done, "current": current(shelf).get("id", "")}
+
+
+def receive_alone(request: dict[str, Any], wire: Any, places: Places, shelf: Shelf) -> str:
+    """With the set's lock held."""
     make_shelf(shelf)
     lock = shelf.at("lock")
 
     def tell(owner: dict[str, Any]) -> None:
         wire.event(waiting=owner)
 
-    with active("receive " + shelf.name), locked(lock, "upload", request.get("who", ""), 90, tell):
+    with locked(lock, "upload", request.get("who", ""), 90, tell):
         roll_forward(shelf)
-        frames = Frames(wire.input, lock)
-        try:
-            done = Receiver(shelf, request["base"], frames, wire).run()
-            if done:
-                tidy(places, shelf, wire.event)
-        except OSError as no:
-            raise out_of_room(no, places.data) from no
-    return {"id": done, "current": current(shelf).get("id", "")}
+        drafter = Drafter(Draft(shelf, request["base"]))
+        wire.event(ready=True)
+        done = Receiver(shelf, drafter, Frames(wire.input, lock, drafter.take), wire).run()
+        if done:
+            tidy(places, shelf, wire.event)
+    return done
 
 
 def out_of_room(no: OSError, place: str) -> Exception:
@@ -79,10 +92,9 @@ def out_of_room(no: OSError, place: str) -> Exception:
 class Receiver:
     """One upload: writes parts, has them synced beside, commits at the end."""
 
-    def __init__(self, shelf: Shelf, base: str, frames: Frames, wire: Any) -> None:
-        self.shelf, self.frames, self.wire = shelf, frames, wire
+    def __init__(self, shelf: Shelf, drafter: Drafter | None, frames: Frames, wire: Any) -> None:
+        self.shelf, self.drafter, self.frames, self.wire = shelf, drafter, frames, wire
         self.syncer = Syncer()
-        self.drafter = Drafter(Draft(shelf, base))
 
     def run(self) -> str:
         done = ""
@@ -90,14 +102,13 @@ class Receiver:
             for order in self._orders():
                 if "part" in order or "pack" in order:
                     self._part(order)
-                elif "changes" in order:
-                    self._changes()
-                elif "commit" in order:
-                    done = self._commit(order)
+                elif "commit" in order and self.drafter:
+                    done = self._commit(order, self.drafter)
         except EOFError:
             pass  # the laptop went away: what is whole stays, what is half is gone on with
         finally:
-            self.drafter.draft.drop()
+            if self.drafter:
+                self.drafter.draft.drop()
             self.syncer.finish()
         return done
 
@@ -167,7 +178,9 @@ class Receiver:
         key = os.path.basename(path)
         if trailer.get("sha256") == sha256:
             final = path + "=" + sha256
-            self.drafter.draft.arrived.part(sha256, final, os.fstat(file.fileno()).st_size)
+            if self.drafter:
+                size = os.fstat(file.fileno()).st_size
+                self.drafter.draft.arrived.part(sha256, final, size)
             self.syncer.add(file, path, final)
             return
         file.close()
@@ -175,15 +188,11 @@ class Receiver:
         if not trailer.get("drop"):
             self.wire.event(damaged=key)
 
-    def _changes(self) -> None:
-        for lines in self.frames.data():
-            self.drafter.take(lines)
-
-    def _commit(self, order: dict[str, Any]) -> str:
+    def _commit(self, order: dict[str, Any], drafter: Drafter) -> str:
         self.frames.busy()
         with self._patience():
             self.syncer.finish()
-            self.drafter.finish().publish(order["commit"], Header(**order["header"]))
+            drafter.finish().publish(order["commit"], Header(**order["header"]))
             roll_forward(self.shelf)
         return str(order["commit"])
 

@@ -24,6 +24,7 @@ END = b"\n@gpubox-end\n"
 EVENT = b"@gpubox-event "
 LIFE = 0xFFFFFFFF  # instead of a frame's length, from the laptop: a sign of life
 ZLIB = 0x80000000  # in a frame's length, from the laptop: what follows is zlib data
+CHANGES = 0x40000000  # … it is lines of changes, which may come anywhere between two others
 BEAT = 5.0  # seconds; the laptop takes 30 s of silence for a dead link
 
 

@@ -60,6 +60,7 @@ class Box:
     input: str = ""  # fast local disk; "/input", else ~/gpubox/input
     runs: str = ""  # DATA/runs if empty
     data_group: Name = Name("")  # give this group read access to the data sets
+    streams: int = 1  # SSH connections of an upload: more help where the line loses packets
     runner: Literal["auto", "docker", "process"] = "auto"
     python: str = ""  # for the process runner: a Python whose TensorFlow is to be used
     device: Literal["auto", "gpu", "cpu"] = "auto"

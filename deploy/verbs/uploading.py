@@ -26,12 +26,14 @@ from deploy.effects.hashes import (
 )
 from deploy.effects.link import Stream
 from deploy.effects.scan import Survey, read_scan, scan, scan_archive
-from deploy.effects.session import Session, session
+from deploy.effects.session import session
+from deploy.effects.streams import Streams
 from deploy.effects.upload import Sender, Told, write_manifest
 from deploy.errors import DataError, TransferError
 from deploy.plan.config import DataSet
 from deploy.plan.quantities import show_size
 from deploy.plan.transfer import (
+    PACK_AT_LEAST,
     Change,
     Entry,
     Step,
@@ -203,39 +205,43 @@ class Upload:
     def _carry_out(
         self, survey: Survey, state: dict[str, Any], base: Base, plan: Plan, stream: Stream
     ) -> dict[str, Any]:
-        group = self.desk.box(self.box.link.name).data_group
-        who = f"{getpass.getuser()}@{socket.gethostname()}"
-        asked = {"name": self.name, "base": state["id"], "group": group, "who": who}
         totals, hashed = plan.totals, self.folder / "hashed"
         with (
             self.desk.show.progress(self.name, totals.send_bytes, files=totals.send_files) as bar,
-            session(self.box, stream, self._event, **asked) as line,
+            self._streams(stream, state["id"], totals) as streams,
         ):
+            incoming = {key: (size, sha256) for key, (size, sha256) in state["incoming"].items()}
             try:
                 with hashed.open("w", encoding="ascii") as file:
-                    told = self._teller(bar)
-                    sender = Sender(line, self.root, state["incoming"], file, told)
+                    sender = Sender(streams, self.root, incoming, file, teller(bar))
                     with contextlib.closing(sender.changes(plan.changes)) as changes:
-                        version = self._commit(survey, base, changes, line)
+                        version = self._commit(survey, base, changes, streams)
             finally:
-                self.damaged = bool(line.damaged)
+                self.damaged = streams.damaged
                 self._learn(hashed)
-                sent = line.sent
+                sent = streams.sent
         self.desk.show.done(
             f"{self.name}: version {version[:12]} is on the box, {show_size(sent)} sent"
         )
         return self._answer(survey, version, totals, sent, True)
 
-    def _teller(self, bar: Bar) -> Told:
-        """Moves the bar by what has gone."""
-        gone = {"bytes": 0, "files": 0}
-
-        def told(path: str, count: int, files: int) -> None:
-            gone["bytes"] += count
-            gone["files"] += files
-            bar.at(gone["bytes"], detail=path, files=gone["files"])
-
-        return told
+    @contextlib.contextmanager
+    def _streams(self, stream: Stream, base: str, totals: Totals) -> Iterator[Streams]:
+        """As many as the config says and as there is work for; the first one holds the lock."""
+        box = self.desk.box(self.box.link.name)
+        who = f"{getpass.getuser()}@{socket.gethostname()}"
+        asked = {"name": self.name, "base": base, "group": box.data_group, "who": who}
+        wanted = min(box.streams, 1 + totals.send_bytes // PACK_AT_LEAST)
+        with contextlib.ExitStack() as opened:
+            sessions = [opened.enter_context(session(self.box, stream, self._event, **asked))]
+            if wanted > 1:
+                sessions[0].wait_until_ready()
+            for _ in range(wanted - 1):
+                more = session(
+                    self.box, self.box.begin("receive"), self._event, beside=True, **asked
+                )
+                sessions.append(opened.enter_context(more))
+            yield Streams(sessions)
 
     def _event(self, event: dict[str, Any]) -> None:
         if "waiting" in event:
@@ -244,12 +250,14 @@ class Upload:
         if "note" in event:
             self.desk.show.note(f"{self.name}: {event['note']}")
 
-    def _commit(self, survey: Survey, base: Base, changes: Iterator[Change], line: Session) -> str:
+    def _commit(
+        self, survey: Survey, base: Base, changes: Iterator[Change], streams: Streams
+    ) -> str:
         """Send as the changes are asked for, then let the box make the new version current."""
         written, sha256, version, header = write_manifest(
             base.entries(), changes, self.folder, self.wanted.zip_names
         )
-        answer = line.commit(version, header._asdict())
+        answer = streams.commit(version, header._asdict())
         if answer["id"] != version:
             raise TransferError(f"{self.name}: the box ended before the commit", "try again")
         keep_manifest(written, sha256)
@@ -279,3 +287,16 @@ class Upload:
             "changed": changed,
             "plan": totals.lines(),
         }
+
+
+def teller(bar: Bar) -> Told:
+    """Moves the bar by what has gone, from any thread."""
+    gone, lock = {"bytes": 0, "files": 0}, threading.Lock()
+
+    def told(path: str, count: int, files: int) -> None:
+        with lock:
+            gone["bytes"] += count
+            gone["files"] += files
+            bar.at(gone["bytes"], detail=path, files=gone["files"])
+
+    return told

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from deploy.effects.parts import pack_batches
 from deploy.effects.scan import read_scan, scan, scan_line
+from deploy.effects.session import in_pieces
 from deploy.errors import NoSpace
 from deploy.onbox.manifest import (
     FILE,
@@ -207,6 +208,14 @@ def test_a_part_is_known_by_what_is_in_it():
     found = Found("a", FILE, 0o644, 5, 1)
     keys = {part_key([found]), part_key([found._replace(mtime=2)]), part_key([found, found])}
     assert len(keys) == 3 and part_key([found._replace(inode=9, sha256="x")]) in keys
+
+
+def test_changes_travel_in_pieces_of_whole_lines():
+    lines = [f"+{'x' * (i % 50)}\n" for i in range(1000)]
+    pieces = list(in_pieces(lines, 400))
+    assert "".join(pieces) == "".join(lines) and len(pieces) > 50
+    assert all(len(each) < 400 + 60 and each.endswith("\n") for each in pieces)
+    assert list(in_pieces([], 400)) == []
 
 
 REASONS = [

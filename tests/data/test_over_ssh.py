@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from deploy.effects import upload as sending
+from deploy.effects.session import Session
 from deploy.effects.ssh import Channel
 from deploy.errors import LinkLost
 from deploy.plan.config import DataSet
@@ -107,3 +108,77 @@ def test_cut_off_on_our_own_channel_it_goes_on_where_it_was(
         staged = stage_set(desk, box, "set")
     assert 0 < again["sent_bytes"] < size - (10 << 20)
     assert tree_of(staged["path"]) == tree_of(source)
+
+
+@pytest.fixture
+def several(sshd, monkeypatch):
+    """A box that is reached by three streams, and packs small enough to fill them."""
+    from deploy.plan import transfer
+    from deploy.verbs import uploading
+
+    monkeypatch.setattr(transfer, "PACK_AT_LEAST", 300_000)
+    monkeypatch.setattr(transfer, "PACK_AT_MOST", 600_000)
+    monkeypatch.setattr(uploading, "PACK_AT_LEAST", 300_000)
+    return sshd(toml="streams = 3")
+
+
+def test_several_streams_bring_the_same_version_as_one(several, sshd, tmp_path, monkeypatch):
+    small_files(tmp_path / "set", 1000)
+    for name in ("aa", "class3/large", "zz"):
+        (tmp_path / "set" / name).write_bytes(random.Random(name).randbytes(3 << 20))
+    sent = []
+    for kind in ("pack", "part"):
+        plain = getattr(Session, kind)
+        monkeypatch.setattr(
+            Session, kind, lambda self, *words, do=plain: (sent.append(self), do(self, *words))[1]
+        )
+    desk = several.desk()
+    with desk.open("box") as box:
+        first = upload_set(desk, box, "set", DataSet(str(tmp_path / "set")))
+        assert len(set(sent)) == 3 and len(sent) > 10
+        staged = stage_set(desk, box, "set")
+    assert tree_of(staged["path"]) == tree_of(tmp_path / "set")
+    one = sshd(name="one")
+    with one.desk().open("one") as box:
+        assert (
+            upload_set(one.desk(), box, "set", DataSet(str(tmp_path / "set")))["version"]
+            == (first["version"])
+        )
+
+
+def test_several_streams_cut_off_go_on_and_mend_damage(several, tmp_path, monkeypatch):
+    small_files(tmp_path / "set", 1500)
+    (tmp_path / "set" / "large").write_bytes(random.Random(3).randbytes(8 << 20))
+    whole = sending.pack_batches
+    begun = []
+
+    def cut_in_between(*words):
+        begun.append(words)
+        for batch in whole(*words):
+            if len(begun) == 8:
+                several.cut()
+            yield batch
+
+    monkeypatch.setattr(sending, "pack_batches", cut_in_between)
+    desk = several.desk()
+    with desk.open("box") as box, pytest.raises(LinkLost):
+        upload_set(desk, box, "set", DataSet(str(tmp_path / "set")))
+    assert not (several.data / "set" / ".gpubox" / "current").exists()
+    monkeypatch.setattr(sending, "pack_batches", whole)
+    with desk.open("box") as box:
+        again = upload_set(desk, box, "set", DataSet(str(tmp_path / "set")))
+        assert 0 < again["sent_bytes"] < bytes_of(tmp_path / "set")
+        packs = sorted((several.data / "set" / ".gpubox" / "packs").glob("*.tar"))
+        assert len(packs) > 8
+        for path in (packs[1], packs[5], several.data / "set" / "large"):
+            content = path.read_bytes()
+            path.write_bytes(content[:-2000] + bytes([content[-2000] ^ 1]) + content[-1999:])
+        assert len(box.call("data_check", name="set")["damaged"]) == 3
+        upload_set(desk, box, "set", DataSet(str(tmp_path / "set")))
+        assert box.call("data_check", name="set")["damaged"] == []
+        staged = stage_set(desk, box, "set")
+    assert tree_of(staged["path"]) == tree_of(tmp_path / "set")
+
+
+def bytes_of(root):
+    return sum(each.stat().st_size for each in root.rglob("*") if each.is_file())
