@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from bench import mnist
 from bench.grounds import ROOT, Ground, ground, make_set, python
 
 Note = Callable[..., None]
@@ -27,10 +29,15 @@ for where, folders, files in os.walk(sys.argv[2]):
 """
 
 
-def ours(at: Ground, source: Path, data: Path | None = None) -> float:
-    """`fab upload`, everything included: start of Python, connection, verification, sync."""
+def ours(at: Ground, source: Path, data: Path | None = None, more: str = "") -> float:
+    """`fab upload`, everything included: start of Python, connection, verification, sync.
+
+    `more` are lines for the box's table of the config.
+    """
     data = data or at.fresh("data")
     env = at.config(data, data)
+    with open(env["GPUBOX_CONFIG"], "a") as toml:
+        toml.write(more)
     return at.run(fab(), "upload", str(source), "--name", "set", **env)
 
 
@@ -141,6 +148,29 @@ def slow_unchanged(quick: bool, note: Note) -> None:
         there_already(at, "slow", note)
 
 
+def lossy_streams(quick: bool, note: Note) -> None:
+    """One stream and four where one packet in a hundred is lost, under a loss-based TCP and BBR."""
+    for congestion in ("reno", "bbr"):
+        with ground(slow=True, lost=10_000, congestion=congestion) as at:
+            files = make_set(at.folder / "files", 12 if quick else 24, 1 << 20, 1 << 20)
+            one = ours(at, files)
+            four = ours(at, files, more="streams = 4\n")
+            note(f"transfer.lossy.{congestion}.one_seconds", one, "s")
+            note(f"transfer.lossy.{congestion}.four_seconds", four, "s")
+            note(f"transfer.lossy.{congestion}.streams_gain", one / four, "×")
+
+
+def slow_mnist(quick: bool, note: Note) -> None:
+    """Four files of pixels, which get smaller when squeezed."""
+    with ground(slow=True) as at:
+        files = at.folder / "mnist"
+        shutil.copytree(mnist.folder(), files)
+        theirs, mine = rsync(at, files), ours(at, files)
+        note("transfer.slow.mnist.seconds", mine, "s")
+        note("transfer.slow.mnist.rsync_seconds", theirs, "s")
+        note("transfer.slow.mnist.ratio_to_rsync", mine / theirs)
+
+
 def there_already(at: Ground, where: str, note: Note) -> tuple[Path, Path]:
     """The set, and the box's data folder that has it."""
     many = make_set(at.folder / "many", 100_000, 1024, 8192)
@@ -245,5 +275,7 @@ SCENARIOS: dict[str, Callable[..., None]] = {
     "loopback-unchanged": loopback_unchanged,
     "slow-small": slow_small,
     "slow-unchanged": slow_unchanged,
+    "slow-mnist": slow_mnist,
+    "lossy-streams": lossy_streams,
     "plan": million,
 }

@@ -19,7 +19,8 @@ QUEUED = 2  # frames of 1 MiB: the next ones are read and hashed while these are
 EVERY = 5.0  # s between two signs of life
 LARGE = 1 << 16  # bytes: frames from here on tell how fast the line is
 SAMPLE = 1 << 16  # bytes that are squeezed to see whether it is worth it
-LOOK_EVERY = 16  # large frames
+LOOK_EVERY = 4  # large frames
+FAST = 100e6  # bytes/s: a line from here on is not looked at, it is hardly slower than squeezing
 
 
 class Writer:
@@ -111,7 +112,7 @@ class Squeezer:
 
     def squeezed(self, data: bytes) -> bytes | None:
         """The data squeezed, or None where it is better sent as it is."""
-        if len(data) < LARGE or not self._seconds:
+        if len(data) < LARGE or not self._bytes or self._line() > FAST:
             return None
         self._frames += 1
         if not self._squeezing and self._frames % LOOK_EVERY != 1:
@@ -122,11 +123,12 @@ class Squeezer:
         return squeezed
 
     def _is_worth_it(self, data: bytes) -> tuple[bool, bytes]:
-        began = time.thread_time()
+        began = time.monotonic()
         squeezed = zlib.compress(data, 1)
-        spent = max(1e-6, time.thread_time() - began)
-        line = self._bytes / max(1e-6, self._seconds)
-        return (
-            is_worth_squeezing(line, len(data) / spent, len(squeezed) / len(data)),
-            squeezed,
-        )
+        spent = max(1e-6, time.monotonic() - began)
+        ratio = len(squeezed) / len(data)
+        return is_worth_squeezing(self._line(), len(data) / spent, ratio), squeezed
+
+    def _line(self) -> float:
+        """Bytes/s of late."""
+        return self._bytes / max(1e-6, self._seconds)

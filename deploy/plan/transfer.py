@@ -156,6 +156,8 @@ class Totals:
 
     send_files: int = 0
     send_bytes: int = 0
+    packed_bytes: int = 0  # of those
+    plain_files: int = 0
     changes: int = 0
     largest: tuple[str, int] = ("", 0)
     why: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -168,8 +170,14 @@ class Totals:
         if step.action in ("pack", "file") and step.found:
             self.send_files += 1
             self.send_bytes += step.found.size
+            self.packed_bytes += step.found.size if step.action == "pack" else 0
+            self.plain_files += step.action == "file"
             if step.found.size > self.largest[1]:
                 self.largest = (step.found.path, step.found.size)
+
+    def parts(self) -> int:
+        """About how many packs and files go up: more streams than that have nothing to do."""
+        return self.plain_files + -(-self.packed_bytes // PACK_AT_LEAST)
 
     def lines(self) -> list[str]:
         """`send: 3, not on the box`; of what only the manifest tells, `new folder: 2`."""

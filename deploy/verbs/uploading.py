@@ -33,7 +33,6 @@ from deploy.errors import DataError, TransferError
 from deploy.plan.config import DataSet
 from deploy.plan.quantities import show_size
 from deploy.plan.transfer import (
-    PACK_AT_LEAST,
     Change,
     Entry,
     Step,
@@ -231,7 +230,7 @@ class Upload:
         box = self.desk.box(self.box.link.name)
         who = f"{getpass.getuser()}@{socket.gethostname()}"
         asked = {"name": self.name, "base": base, "group": box.data_group, "who": who}
-        wanted = min(box.streams, 1 + totals.send_bytes // PACK_AT_LEAST)
+        wanted = min(box.streams, totals.parts())
         with contextlib.ExitStack() as opened:
             sessions = [opened.enter_context(session(self.box, stream, self._event, **asked))]
             if wanted > 1:

@@ -114,11 +114,9 @@ def test_cut_off_on_our_own_channel_it_goes_on_where_it_was(
 def several(sshd, monkeypatch):
     """A box that is reached by three streams, and packs small enough to fill them."""
     from deploy.plan import transfer
-    from deploy.verbs import uploading
 
     monkeypatch.setattr(transfer, "PACK_AT_LEAST", 300_000)
     monkeypatch.setattr(transfer, "PACK_AT_MOST", 600_000)
-    monkeypatch.setattr(uploading, "PACK_AT_LEAST", 300_000)
     return sshd(toml="streams = 3")
 
 
