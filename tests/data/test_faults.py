@@ -78,15 +78,17 @@ def change(source, turn):
 
 def test_killed_at_twenty_moments_on_either_side(box, mixed):
     moments = random.Random(2026)
+    process = in_a_process(UPLOAD, box.folder, mixed)
+    wait_for(lambda: box_side(process.pid))
     began = time.monotonic()
-    in_a_process(UPLOAD, box.folder, mixed).wait()
+    process.wait()
     usual = time.monotonic() - began
     shutil.rmtree(box.data / "set")
     killed = 0
     for turn in range(40):
         process = in_a_process(UPLOAD, box.folder, mixed)
         wait_for(lambda: box_side(process.pid) or process.poll() is not None)  # noqa: B023
-        time.sleep(moments.uniform(0.0, 0.4) * usual)
+        time.sleep(moments.uniform(0.0, 0.8) * usual)
         victim = process.pid if turn % 2 else box_side(process.pid)
         if process.poll() is None and victim:
             os.kill(victim, signal.SIGKILL)
