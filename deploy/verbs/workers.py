@@ -54,7 +54,8 @@ def deploy_workers(
         for index, (name, box) in enumerate(boxes.items()):
             run = member_id(chief, index)
             requests[name], found[name] = prepare(desk, name, box, data, args, gpus, device, run)
-        check_alike([member(name, each) for name, each in requests.items()])
+        own = bool(desk.config.run.image)
+        check_alike([member(name, each, own) for name, each in requests.items()])
         old = choose_start_of_all(requests, found, new)
         if old:
             return resume_all(desk, boxes, old)
@@ -79,14 +80,16 @@ def prepare(
     return plan_launch(desk, name, dataset, image, args, gpus, settings, run), found
 
 
-def member(name: str, request: dict[str, Any]) -> Member:
+def member(name: str, request: dict[str, Any], own_image: bool) -> Member:
+    """What has to be the same on all. Our own images were just made from the same files; finished on
+    each box, they have ids of their own."""
     data = request.get("data") or {}
     return Member(
         name,
         request["runner"],
         request["device"],
         data.get("version", ""),
-        request.get("image", ""),
+        request.get("image", "") if own_image else "",
         request["fingerprint"],
     )
 
@@ -96,9 +99,10 @@ def choose_start_of_all(
 ) -> dict[str, str]:
     """The runs, by box, of an earlier training of exactly these boxes that can go on; {} for none."""
     chief = next(iter(requests))
-    known = member(chief, requests[chief])
+    known = requests[chief]
+    version = (known.get("data") or {}).get("version", "")
     runs = [r for r in found[chief]["runs"] if (r.get("run") or {}).get("worker")]
-    start = choose_start(runs, known.fingerprint, known.version, known.image, new)
+    start = choose_start(runs, known["fingerprint"], version, known.get("image", ""), new)
     if start.action == "new":
         return {}
     run = next(each["run"] for each in runs if each["id"] == start.run)

@@ -18,6 +18,7 @@ from deploy.plan.workers import (
     parts,
     worker_names,
 )
+from deploy.verbs.workers import member
 
 ALIKE = {
     "runner": "docker",
@@ -178,3 +179,11 @@ def test_this_machines_addresses_are_told_apart():
     found = addresses({}, None)
     assert all(is_private(each) for each in found["private"])
     assert not any(is_private(each) or each.startswith("127.") for each in found["public"])
+
+
+def test_our_images_are_alike_although_each_box_has_finished_its_own():
+    request = {"runner": "docker", "device": "cpu", "fingerprint": "f"}
+    two = [("a", {**request, "image": "sha256:1"}), ("b", {**request, "image": "sha256:2"})]
+    check_alike([member(name, each, own_image=False) for name, each in two])
+    with pytest.raises(BoxUnfit, match="have different images"):
+        check_alike([member(name, each, own_image=True) for name, each in two])
