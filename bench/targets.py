@@ -6,6 +6,11 @@ TARGETS: dict[str, tuple[float, str]] = {
     # training, rates as a multiple of the plain TensorFlow-1 program (interleaved)
     "train.cnn.ratio_to_plain": (1.05, "min"),
     "train.bp.ratio_to_plain": (1.20, "min"),
+    # from the start of a process to its first ten steps done, beside the plain program's
+    "train.start.cnn.cpu_seconds_to_plain": (1.25, "max"),
+    "train.start.cnn.peak_mib_to_plain": (1.0, "max"),
+    "train.start.bp.cpu_seconds_to_plain": (1.1, "max"),
+    "train.start.bp.peak_mib_to_plain": (1.0, "max"),
     "train.load_seconds": (0.1, "max"),
     "train.load_peak_mib": (100.0, "max"),
     "train.save_share": (0.02, "max"),  # of the training time, at the default intervals
