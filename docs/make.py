@@ -143,6 +143,10 @@ FIGURES = {
     "a warm `fab deploy` to the first step, beyond what the program itself needs there": (
         "一切已就绪时 `fab deploy` 到第一步为止,程序自身所需之外的用时"
     ),
+    "`fab status` of 100 boxes at 50 ms: the laptop's processor time; memory; time against "
+    "`ssh BOX true` for each": (
+        "`fab status` 查看 100 台机器(往返 50 ms):笔记本的处理器时间;内存;用时与逐台 `ssh BOX true` 之比"
+    ),
     "the keeper: memory; share of one core at a look every 15 s": (
         "看守程序:内存;每 15 秒查看一次时占一个核心的比例"
     ),
