@@ -168,7 +168,7 @@ def upload(desk: Any, path: str = "", name: str = "", layout: str = "", exclude:
     verify="read a staged copy again, and stage it anew where it is damaged",
 )
 def stage(desk: Any, name: str = "", version: str = "current", verify: bool = False) -> Any:
-    """Copy a data set from the box's /data to its fast disk, verified."""
+    """Copy a data set from the box's /data to its fast disk, verified; the workload then looks at it."""
     from deploy.verbs.stage import stage
 
     return stage(desk, name, version, verify)
