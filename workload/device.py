@@ -51,6 +51,9 @@ def without_noise() -> Iterator[None]:
 
 
 def _filter(source: int, target: int) -> NoReturn:
+    low, high = sorted((source, target))
+    for first, last in ((3, low), (low + 1, high), (high + 1, 1 << 12)):
+        os.closerange(first, last)  # above all the output folder's lock: it is the trainer's alone
     try:
         with open(source, "rb") as lines:
             for line in lines:
