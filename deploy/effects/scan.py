@@ -243,6 +243,8 @@ class Walk:
 
     def _note_alike(self, prefix: str, names: list[str]) -> None:
         """Names in one folder that are equal after case folding or Unicode normalisation."""
+        if "".join(names).isascii() and len(set(map(str.lower, names))) == len(names):
+            return  # the usual case, with no look at each
         seen: dict[str, str] = {}
         for name in names:
             other = seen.setdefault(_folded(name), name)
