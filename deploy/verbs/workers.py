@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -164,19 +165,24 @@ def take_back(desk: Desk, box: Agent, name: str, run: str) -> None:
 
 
 def wait_for_all(desk: Desk, boxes: Boxes, runs: dict[str, str]) -> list[dict[str, Any]]:
-    """The chief's first step is everybody's. Where one fails at its start, the others are stopped:
-    they would wait for it."""
-    results = []
-    for name, box in boxes.items():
-        report = watched(desk, name, box, "wait", {"run": runs[name]}, runs[name])
-        try:
-            results.append({"box": name, **conclude(desk, report)})
-        except RunFailed:
-            for other in boxes:
-                if other != name:
-                    stop_waiting(desk, other, boxes[other], runs[other], runs[name])
-            raise
-    return results
+    """The chief's first step is everybody's, so all are waited for at once. Where one fails at its
+    start, the others are stopped: they would wait for it for ever."""
+
+    def wait(name: str) -> dict[str, Any]:
+        report = watched(desk, name, boxes[name], "wait", {"run": runs[name]}, runs[name])
+        return {"box": name, **conclude(desk, report)}
+
+    with ThreadPoolExecutor(len(boxes)) as pool:
+        waiting = {pool.submit(wait, name): name for name in boxes}
+        for each in as_completed(waiting):
+            if isinstance(each.exception(), RunFailed):
+                failed = waiting[each]
+                for other in boxes:
+                    if other != failed:
+                        stop_waiting(desk, other, boxes[other], runs[other], runs[failed])
+                break
+        each.result()  # raises what came first
+        return [found.result() for found in waiting]
 
 
 def stop_waiting(desk: Desk, name: str, box: Agent, run: str, failed: str) -> None:

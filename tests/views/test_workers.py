@@ -153,7 +153,9 @@ FAILS_ON_TWO = """
 import json, os, socket, sys, time
 if socket.gethostname() == "two":
     sys.exit(2)
-print("waiting for my peer", flush=True)
+# as the bundled programs do it, which wait for their peers inside TensorFlow
+with open(os.path.join(os.environ["GPUBOX_OUTPUT"], "progress.json"), "w") as file:
+    json.dump({"schema": 1, "step": 0, "first_step_seconds": None, "phase": "start"}, file)
 time.sleep(3600)
 """
 

@@ -81,7 +81,7 @@ def test_one_is_killed_then_rebooted_and_both_finish(boxes, cpu_image, tmp_path)
     print(f"curves apart {max(apart.values()):.4f}; accuracy {accuracy} against {accuracy_alone}")
 
 
-BREAK = "mv /usr/bin/runc /usr/bin/runc.away"
+BREAK = "rm /usr/sbin/runc"
 
 
 def test_where_one_engine_can_not_start_a_container_none_runs(boxes, cpu_image):  # noqa: F811
