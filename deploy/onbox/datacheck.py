@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import glob
 import os
 import shutil
@@ -27,7 +28,9 @@ def check_staged(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """Verb: of the staged folder at `path`, by one of `images`, or by `python` or another one with
     the workload of `code`. Answers `said` (what is there) or `skipped` (why it was not looked at);
     DataError where it can't be trained on."""
-    places = find_places(request)
+    places, note = find_places(request), request["path"] + ".checked"
+    if known := _read(note):
+        return {"said": known}  # the same content was right before
     with active("check data"), tempfile.TemporaryDirectory(dir=places.home) as scratch:
         image = _image(request["images"])
         python = "" if image else _python(places, request.get("python") or "")
@@ -39,7 +42,17 @@ def check_staged(request: dict[str, Any], wire: Any) -> dict[str, Any]:
             done = _run(python, scratch, request["path"])
         else:
             return {"skipped": "the box has no image of ours yet, and no Python with numpy"}
-    return _verdict(done)
+    verdict = _verdict(done)
+    if "said" in verdict:
+        with contextlib.suppress(OSError), open(note, "w", encoding="utf-8") as file:
+            file.write(verdict["said"])
+    return verdict
+
+
+def _read(path: str) -> str:
+    with contextlib.suppress(OSError), open(path, encoding="utf-8") as file:
+        return file.read()
+    return ""
 
 
 def _image(names: list[str]) -> str:

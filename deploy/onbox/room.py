@@ -108,6 +108,6 @@ def remove(places: Places, path: str) -> None:
     trash = f"{path}.gone-{os.getpid()}"
     os.rename(path, trash)
     shutil.rmtree(trash, ignore_errors=True)
-    for end in (".used", ".journal", ".members", ".boot", ".synced"):
+    for end in (".used", ".journal", ".members", ".boot", ".synced", ".checked"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path + end)

@@ -402,10 +402,14 @@ def fab_stage(box, tmp_path, monkeypatch):
 
 
 @has_numpy
-def test_after_staging_the_workload_looks_at_the_set(box, tmp_path, fab_stage):
+def test_after_staging_the_workload_looks_at_the_set_once(box, tmp_path, fab_stage, monkeypatch):
     write_mnist(tmp_path / "mnist")
     box.upload(tmp_path / "mnist")
-    assert "300" in fab_stage(python=PYTHON)["check"]["said"]
+    first = fab_stage(python=PYTHON)
+    assert "300" in first["check"]["said"]
+    monkeypatch.setenv("PATH", str(only_python(tmp_path)))  # nothing could look at it again
+    again = fab_stage()
+    assert again["already"] and again["check"] == first["check"]
 
 
 @has_numpy
