@@ -11,6 +11,7 @@ import compileall
 import os
 import py_compile
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -79,13 +80,33 @@ def prune_records(site: Path) -> None:
 
 
 def strip_symbols(site: Path) -> None:
-    """Strip debug symbols from all shared libraries but NVIDIA's."""
+    """Strip debug symbols from all shared libraries but NVIDIA's.
+
+    Some wheels' libraries are laid out by patchelf in ways that strip refuses, and that an older one
+    (binutils 2.40) breaks without a word: these are kept whole.
+    """
     for path in sorted(site.rglob("*.so*")):
         if path.is_file() and not path.is_symlink() and "nvidia" not in path.parts:
-            mode = path.stat().st_mode
-            # Some wheels' libraries are laid out by patchelf in ways that strip refuses: kept whole.
-            subprocess.run(["strip", "--strip-unneeded", str(path)], stderr=subprocess.DEVNULL)
-            path.chmod(mode)
+            mode, slim = path.stat().st_mode, path.with_name(path.name + ".slim")
+            command = ["strip", "--strip-unneeded", "-o", str(slim), str(path)]
+            done = subprocess.run(command, stderr=subprocess.DEVNULL)
+            if done.returncode == 0 and loadable(slim.read_bytes()):
+                slim.replace(path)
+                path.chmod(mode)
+            slim.unlink(missing_ok=True)
+
+
+def loadable(library: bytes) -> bool:
+    """Whether each segment of a 64-bit little-endian ELF file lies in it as ld.so maps it: offset and
+    address equal modulo the alignment (System V ABI, "Program Loading")."""
+    (start,) = struct.unpack_from("<Q", library, 32)
+    size, count = struct.unpack_from("<HH", library, 54)
+    for at in range(start, start + size * count, size):
+        kind, _, offset, address = struct.unpack_from("<IIQQ", library, at)
+        (align,) = struct.unpack_from("<Q", library, at + 48)
+        if kind == 1 and align > 1 and (offset - address) % align:
+            return False
+    return True
 
 
 def compile_all(site: Path) -> None:
