@@ -124,8 +124,9 @@ FIGURES = {
     ),
     "a checkpoint every 1,000 steps costs": "每 1,000 步存一个检查点的代价",
     "20,000 small files over a slow line (50 ms, 100 Mbit/s), files per second against Fabric "
-    "`put`, `scp -r`": (
-        "慢线路(50 ms、100 Mbit/s)上传 20,000 个小文件,每秒文件数与 Fabric `put`、`scp -r` 之比"
+    "`put`, `scp -r`; time against `rsync -a`": (
+        "慢线路(50 ms、100 Mbit/s)上传 20,000 个小文件,每秒文件数与 Fabric `put`、`scp -r` "
+        "之比;用时与 `rsync -a` 之比"
     ),
     "staging 20,000 small files from a disk with 10 ms an operation, against `cp -r`": (
         "从每次操作 10 ms 的盘搬运 20,000 个小文件,与 `cp -r` 之比"
