@@ -61,7 +61,7 @@ def send_layers(
     """One try: {id, refused}."""
     layers = image["layers"]
     wanted = plan_shipment(layers, state["images"], state["spooled"])
-    desk.show.step(f"{tag}: sending {why_these(layers, wanted)} to {box.link.name}")
+    desk.show.step(f"{tag} to {box.link.name}: {why_these(layers, wanted)}")
     level = deflate_level(line_rate(box))
     faults: list[Exception] = []  # of the thread that feeds: the stream then ends unfinished
     sent = 0
