@@ -31,6 +31,7 @@ class Export:
     grace: int = 120
     idle_minutes: int = 30
     code: str = ""
+    requirements: str = ""  # the user's own packages, a file on the laptop
 
 
 def export_of(
@@ -66,7 +67,18 @@ def export_of(
         grace=round(run.stop_grace),
         idle_minutes=max(1, round(config.idle.stop_after / 60)),
         code=run.code,
+        requirements=run.requirements,
     )
+
+
+def packages_note(run: Export) -> list[str]:
+    """Where the user's own packages must be already, as we can't put them into a finished image."""
+    if not run.requirements or not run.image:
+        return []
+    return [
+        f"Your own packages ({run.requirements}) must be in the image: images/build.py gpu"
+        f" --requirements {run.requirements} puts them into ours."
+    ]
 
 
 def gpus_of(text: str) -> tuple[str, int]:

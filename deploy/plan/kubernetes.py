@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from deploy.errors import UsageError
-from deploy.plan.export import HOPELESS, INTERRUPTED, PORT, Export
+from deploy.plan.export import HOPELESS, INTERRUPTED, PORT, Export, packages_note
 
 USER = 1000  # the image's own
 RESTARTS = 20  # that were nobody's wish; evictions and interruptions are not counted
@@ -191,4 +191,4 @@ def notes(run: Export) -> list[str]:
         )
     if run.code:
         lines.append(f"Your own program ({run.code}) must be in the image, at /code.")
-    return lines
+    return lines + packages_note(run)

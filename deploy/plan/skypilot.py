@@ -6,8 +6,9 @@ import shlex
 from typing import Any
 
 from deploy.errors import UsageError
-from deploy.plan.export import PORT, Export
+from deploy.plan.export import PORT, Export, packages_note
 
+PACKAGES = "/gpubox/requirements.txt"  # on the cluster
 # SkyPilot gives each node the list of all addresses and its rank; TensorFlow wants them as JSON.
 TF_CONFIG = (
     'import json, os; hosts = os.environ["SKYPILOT_NODE_IPS"].split(); '
@@ -29,6 +30,8 @@ def task(run: Export) -> dict[str, Any]:
         mounts["/output"] = {"name": run.bucket, "mode": "MOUNT"}
     if run.code:
         mounts["/code"] = run.code
+    if run.requirements and not run.image:
+        mounts[PACKAGES] = run.requirements
     return {
         "name": run.name,
         "workdir": ".",
@@ -60,6 +63,7 @@ def _setup(run: Export) -> str:
         "python3 -m venv ~/gpubox-venv\n"
         "~/gpubox-venv/bin/pip install --quiet --require-hashes "
         f"-r images/requirements-{device}.lock\n"
+        + (f"~/gpubox-venv/bin/pip install --quiet -r {PACKAGES}\n" if run.requirements else "")
     )
 
 
@@ -88,4 +92,4 @@ def notes(run: Export) -> list[str]:
         lines.append(
             "Checkpoints stay on the cluster's disk: `sky stop` keeps it, `sky down` does not"
         )
-    return lines
+    return lines + packages_note(run)

@@ -185,6 +185,25 @@ def test_the_skypilot_script_sets_tf_config_and_starts_the_program(tmp_path):
     assert (tmp_path / "gpubox-cnn").is_dir()
 
 
+def test_the_users_own_packages_are_installed_or_asked_for():
+    own = read_config(
+        {
+            "data": {"mnist": {"path": "~/mnist"}},
+            "run": {"data": "mnist", "requirements": "mine.txt"},
+        }
+    )
+    made = skypilot.task(export_of(own, gpus="L4"))
+    assert made["file_mounts"]["/gpubox/requirements.txt"] == "mine.txt"
+    assert (
+        made["setup"].splitlines()[-1].endswith("pip install --quiet -r /gpubox/requirements.txt")
+    )
+    for to in (kubernetes, skypilot):
+        with_image = export_of(own, gpus="L4", image=IMAGE)
+        assert "(mine.txt) must be in the image" in to.notes(with_image)[-1]
+        assert not any("must be in the image" in line for line in to.notes(run(gpus="L4")))
+    assert "/gpubox/requirements.txt" not in skypilot.task(with_image)["file_mounts"]
+
+
 @pytest.mark.parametrize(
     "text, found",
     [("all", ("", 1)), ("2", ("", 2)), ("0", ("", 0)), ("L4", ("L4", 1)), ("A100:8", ("A100", 8))],
