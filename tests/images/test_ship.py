@@ -104,7 +104,7 @@ def test_a_broken_off_shipment_goes_on_where_it_was(box, images, monkeypatch):
     here = images[0]
     frames = shipping.frames_from_here
     monkeypatch.setattr(
-        ship, "frames_from_here", lambda *words: itertools.islice(frames(*words), 6)
+        shipping, "frames_from_here", lambda *words: itertools.islice(frames(*words), 6)
     )
     with pytest.raises(KitError) as broken:
         send(box, TAG, here)
@@ -122,7 +122,7 @@ def test_a_chunk_that_was_damaged_on_the_box_is_noticed_and_sent_again(box, imag
     here = images[0]
     frames = shipping.frames_from_here
     monkeypatch.setattr(
-        ship, "frames_from_here", lambda *words: itertools.islice(frames(*words), 6)
+        shipping, "frames_from_here", lambda *words: itertools.islice(frames(*words), 6)
     )
     with pytest.raises(KitError):
         send(box, TAG, here)
