@@ -19,7 +19,7 @@ SUITES = (
     (".venv-train", ["tests/workload"], []),
     (".venv", ["tests", "--ignore=tests/workload"], ["--numprocesses=2", "--dist=loadfile"]),
 )
-FEW = 8
+FEW = 5
 TESTS_FAILED = 1  # pytest's exit code
 
 
