@@ -28,6 +28,7 @@ VERBS = {
     "receive": ("receive", "receive"),
     "activate": ("commit", "activate"),
     "stage": ("stage", "stage"),
+    "stage_ahead": ("staging_ahead", "stage_ahead"),
     "check_staged": ("datacheck", "check_staged"),
     "doctor": ("checkup", "doctor"),
     "launch": ("launch", "launch"),

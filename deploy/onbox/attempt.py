@@ -13,7 +13,7 @@ from .leases import Leases, cards, taken
 from .output import OutputLog, tail
 from .places import Places
 from .preemption import wait_for_notice
-from .queueing import parse_gpus, plan_queue
+from .queueing import Verdict, parse_gpus, plan_queue
 from .refusal import Refusal
 from .runs import (
     WAITING,
@@ -56,35 +56,57 @@ class Attempt:
         self._stop.set()
 
     def begin(self) -> bool:
-        """Queue or start; False where it waits for a GPU, or was stopped before it began."""
-        if stop_at_once(self.folder) or not self._take_gpus():
+        """Queue or start; False where it waits for a GPU, or was stopped before it began.
+
+        A GPU is held from the moment at which it can be used: while the data set is staged and
+        looked at, others may have it.
+        """
+        if stop_at_once(self.folder) or not self._gpus_are_free():
             return False
         since = read_state(self.folder)["since"]
         phases = {"queue": max(0.0, self._began - since) if since else 0.0}
         self._keep_reserve()
-        fresh = {"boot": boot_mark(), "pid": os.getpid(), "gpus": self.leases.gpus}
+        fresh = {"boot": boot_mark(), "pid": os.getpid(), "gpus": []}
         fresh.update(attempt_at=self._began, phases=phases, ending=None, exit_code=None)
         fresh.update(step_before=newest_step(self.folder), handle=None, doing="")
         change_state(self.folder, "staging", **fresh)
         self._phase("prepare", lambda: self.runner.prepare(self._say))
         data = self._phase("stage", self._stage)
-        if stop_at_once(self.folder):
+        if wants_gpu(self.run):
+            self._phase("check", lambda: self._look_at(data))
+        if stop_at_once(self.folder) or not self._take_gpus():
             return False
-        handle = self._phase("start", lambda: self.runner.start(self.leases.gpus, data))
-        change_state(self.folder, "running", handle=handle, doing="", data=data)
+        gpus = self.leases.gpus
+        handle = self._phase("start", lambda: self.runner.start(gpus, data))
+        change_state(self.folder, "running", handle=handle, doing="", data=data, gpus=gpus)
         return True
+
+    def _gpus_are_free(self) -> bool:
+        """What the run asks for could be leased now; else it is put into the queue."""
+        if not wants_gpu(self.run):
+            return True
+        verdict = self._verdict()
+        return verdict.gpus is not None or self._wait_for(verdict.why)
 
     def _take_gpus(self) -> bool:
         """Lease what the run asks for; else put it into the queue, with the reason."""
-        if self.run["device"] != "gpu":
+        if not wants_gpu(self.run):
             return True
-        found = cards()
-        verdict = dict(plan_queue(self._waiting(), found, taken(found)))[self.run["id"]]
-        if verdict.gpus is not None and self.leases.take(list(verdict.gpus), self.run["id"]):
-            return True
-        why = verdict.why if verdict.gpus is None else "another run took the GPU just now"
-        change_state(self.folder, "queued", waits_for=why)
+        verdict = self._verdict()
+        if verdict.gpus is None:
+            return self._wait_for(verdict.why)
+        if not self.leases.take(list(verdict.gpus), self.run["id"]):
+            return self._wait_for("another run took the GPU just now")
+        return True
+
+    def _wait_for(self, why: str) -> bool:
+        change_state(self.folder, "queued", waits_for=why, doing="")
         return False
+
+    def _verdict(self) -> Verdict:
+        """Its place in the queue as it is now."""
+        found = cards()
+        return dict(plan_queue(self._waiting(), found, taken(found)))[self.run["id"]]
 
     def _waiting(self) -> list[Any]:
         """Those in the queue, this run among them, in the order in which they were made."""
@@ -93,7 +115,7 @@ class Attempt:
             (each["id"], parse_gpus(each["run"]["gpus"]))
             for each in found
             if each["id"] == self.run["id"]
-            or (each["mine"] and each["state"]["state"] in WAITING and _wants_gpu(each))
+            or (each["mine"] and each["state"]["state"] in WAITING and wants_gpu(each["run"]))
         ]
 
     def _stage(self) -> str:
@@ -106,6 +128,12 @@ class Attempt:
         from .stage import stage_version
 
         return stage_version(self.places, wanted["name"], wanted["version"])
+
+    def _look_at(self, data: str) -> None:
+        """The workload's own look at the data; DataError where it can't be trained on."""
+        from .datacheck import check_for_run
+
+        check_for_run(self.run, self.folder, data, self.runner.python)
 
     def _phase(self, name: str, step: Any) -> Any:
         """Do one step; its seconds are kept in the state."""
@@ -259,5 +287,5 @@ def _runner(places: Places, folder: str, run: dict[str, Any], log: OutputLog) ->
     return ProcessRunner(places, folder, run, log)
 
 
-def _wants_gpu(each: dict[str, Any]) -> bool:
-    return bool(each["run"]["device"] == "gpu")
+def wants_gpu(run: dict[str, Any]) -> bool:
+    return bool(run["device"] == "gpu")

@@ -13,15 +13,15 @@ from typing import Any
 
 from .activity import active
 from .docker_runner import docker, engine_answers, last_line
-from .evaluate import container_words
+from .evaluate import container_words, workload_here
 from .launch import unpack_code
 from .places import Places, find_places
+from .process_runner import code_of
 from .pythons import candidates
 from .refusal import Refusal
 
 LIMIT = 1800.0  # seconds
 DATA = 65  # the workload's exit code for data that it can't train on
-CHECK = ["-m", "workload", "check"]
 
 
 def check_staged(request: dict[str, Any], wire: Any) -> dict[str, Any]:
@@ -35,14 +35,40 @@ def check_staged(request: dict[str, Any], wire: Any) -> dict[str, Any]:
         image = _image(request["images"])
         python = "" if image else _python(places, request.get("python") or "")
         if image:
-            words = container_words(image, {"/input": request["path"]}, ["python", *CHECK])
-            done = docker(*words, seconds=LIMIT)
+            done = _by_image(image, request["path"])
         elif python:
             unpack_code(base64.b64decode(request["code"]), scratch)
-            done = _run(python, scratch, request["path"])
+            done = workload_here(python, scratch, request["path"], ["check"], LIMIT)
         else:
             return {"skipped": "the box has no image of ours yet, and no Python with numpy"}
-    verdict = _verdict(done)
+    return _noted(note, _verdict(done))
+
+
+def check_for_run(run: dict[str, Any], folder: str, path: str, python: str) -> None:
+    """The same look before a run takes its GPUs, by its own image, or by its `python` with the code
+    in its folder; DataError where the bundled workload can't train on what is at `path`.
+
+    A program of the user's own has its own idea of what is right.
+    """
+    note, code = path + ".checked", os.path.join(folder, "code")
+    ours = list(run["command"])[1:3] == ["-m", "workload"] and code_of(folder) == code
+    if not ours or not run.get("data") or _read(note):
+        return
+    with active("check data"):
+        if python:
+            done = workload_here(python, code, path, ["check"], LIMIT)
+        else:
+            done = _by_image(run["image"], path)
+    _noted(note, _verdict(done))
+
+
+def _by_image(image: str, path: str) -> subprocess.CompletedProcess[str]:
+    words = container_words(image, {"/input": path}, ["python", "-m", "workload", "check"])
+    return docker(*words, seconds=LIMIT)
+
+
+def _noted(note: str, verdict: dict[str, Any]) -> dict[str, Any]:
+    """The verdict; a good one is kept beside the staged folder, for the next look."""
     if "said" in verdict:
         with contextlib.suppress(OSError), open(note, "w", encoding="utf-8") as file:
             file.write(verdict["said"])
@@ -79,22 +105,6 @@ def _succeeds(command: list[str]) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
-
-
-def _run(python: str, code: str, path: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": code, "GPUBOX_INPUT": path}
-    try:
-        return subprocess.run(
-            [python, *CHECK],
-            cwd=code,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-        )
-    except subprocess.TimeoutExpired:
-        return subprocess.CompletedProcess([python], 124, "", f"no answer within {LIMIT:.0f} s")
 
 
 def _verdict(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:

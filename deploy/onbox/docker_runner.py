@@ -75,6 +75,7 @@ class DockerRunner:
     """One attempt of a run in a container; the engine may die and come back meanwhile."""
 
     KILL_MARGIN = 10.0  # seconds after the grace, when the engine should have done it
+    python = ""  # the image's own
 
     def __init__(self, places: Places, folder: str, run: dict[str, Any], log: OutputLog) -> None:
         self.places, self.folder, self.run, self.log = places, folder, run, log

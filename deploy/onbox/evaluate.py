@@ -79,7 +79,8 @@ def _answer(places: Places, run: dict[str, Any], checkpoint: str, data: str) -> 
         done = docker(*container_words(run["image"], mounts, command), seconds=LIMIT)
     else:
         python = prepare_python(places, {**run, "device": "cpu"}, lambda text: None)
-        done = _process(python, run["folder"], checkpoint, data)
+        words = ["evaluate", checkpoint, "--json", "--device", "cpu"]
+        done = workload_here(python, os.path.join(run["folder"], "code"), data, words, LIMIT)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         raise Refusal("RunFailed", f"the evaluation failed: {last_line(done.stderr)}", "--debug")
@@ -98,18 +99,21 @@ def container_words(image: str, mounts: dict[str, str], command: list[str]) -> l
     return [*words, image, *command]
 
 
-def _process(
-    python: str, folder: str, checkpoint: str, data: str
+def workload_here(
+    python: str, code: str, data: str, words: list[str], seconds: float
 ) -> subprocess.CompletedProcess[str]:
-    code = os.path.join(folder, "code")
+    """One command of the workload in `code`, as a process of the box that sees no GPU; code 124
+    where it does not end within `seconds`."""
     environment = {**os.environ, "PYTHONPATH": code, "GPUBOX_INPUT": data, **visible_gpus("-1")}
-    command = [python, "-m", "workload", "evaluate", checkpoint, "--json", "--device", "cpu"]
-    return subprocess.run(
-        command,
-        cwd=code,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-    )
+    try:
+        return subprocess.run(
+            [python, "-m", "workload", *words],
+            cwd=code,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess([python], 124, "", f"no answer within {seconds:.0f} s")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from typing import Any
+from typing import Any, Sequence
 
 from .deploylock import release_early
 from .docker_runner import image_id
@@ -166,32 +166,29 @@ def unpack_code(content: bytes, target: str) -> None:
 def start_run(places: Places, run_id: str) -> None:
     """Give a run a supervisor, detached from us; nothing happens where it has one."""
     folder = run_folder(places, run_id)
-    command = [sys.executable, "-S", "-m", f"{__package__}.supervise", folder]
-    command = _outside_our_scope(run_id) + command
-    log = os.open(
-        os.path.join(folder, "logs", "supervisor.log"),
-        os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
-        0o600,
-    )
+    log = os.path.join(folder, "logs", "supervisor.log")
+    start_detached("supervise", folder, log, _outside_our_scope(run_id))
+
+
+def start_detached(module: str, argument: str, log: str, scope: Sequence[str] = ()) -> None:
+    """Start a module of this package that outlives us: by a shell that ends at once, in a session
+    of its own, all streams redirected. It is nobody's child then: no zombie in a keeper."""
+    command = [*scope, sys.executable, "-S", "-m", f"{__package__}.{module}", argument]
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    output = os.open(log, flags, 0o600)
     try:
-        # A supervisor that outlives its starter is nobody's child: no zombie in a keeper.
-        _detached(command, log, {**os.environ, "PYTHONPATH": _package_root()})
+        subprocess.run(
+            ["/bin/sh", "-c", '"$@" &', "sh", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "PYTHONPATH": _package_root()},
+            cwd="/",
+            start_new_session=True,
+            check=True,
+        )
     finally:
-        os.close(log)
-
-
-def _detached(command: list[str], log: int, environment: dict[str, str]) -> None:
-    """Start it by a shell that ends at once, in a session of its own, all streams redirected."""
-    subprocess.run(
-        ["/bin/sh", "-c", '"$@" &', "sh", *command],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        env=environment,
-        cwd="/",
-        start_new_session=True,
-        check=True,
-    )
+        os.close(output)
 
 
 def _package_root() -> str:

@@ -37,13 +37,13 @@ class ProcessRunner:
         self.engine_lost = False
         self._child: subprocess.Popen[bytes] | None = None
         self._pid, self._started, self._copied, self._freed = 0, "", 0, 0
-        self._python = ""
+        self.python = ""
         self._raw = os.path.join(scratch_of(places, run), "output")
         self._memory = MemoryWatch(own_cgroup("self"))
 
     def prepare(self, say: Any) -> None:
         """Find or make the Python; Refusal where there is none that can run the program."""
-        self._python = prepare_python(self.places, self.run, say)
+        self.python = prepare_python(self.places, self.run, say)
 
     def start(self, gpus: list[str], data: str) -> dict[str, Any]:
         """Start the program; returns what `adopt` needs to find it again."""
@@ -52,8 +52,8 @@ class ProcessRunner:
         os.makedirs(scratch, mode=0o700)
         command = list(self.run["command"])
         if command[0] in ("python", "python3"):
-            command[0] = self._python
-        environment = process_environment(self.run, self.folder, gpus, data, scratch, self._python)
+            command[0] = self.python
+        environment = process_environment(self.run, self.folder, gpus, data, scratch, self.python)
         environment.setdefault("CUDA_CACHE_PATH", os.path.join(cache_of(self.places), "cuda"))
         environment.setdefault("CUDA_CACHE_MAXSIZE", str(4 << 30))
         with open(self._raw, "ab") as raw:

@@ -24,7 +24,7 @@ ID = re.compile(r"[0-9]{8}-[0-9]{4}-[a-z0-9][a-z0-9-]{0,30}-[0-9a-f]{4}")
 NEXT: dict[str, tuple[str, ...]] = {
     "created": ("queued", "staging", "failed", "stopped", "interrupted"),
     "queued": ("queued", "staging", "failed", "stopped", "interrupted"),
-    "staging": ("running", "stopping", "failed", "stopped", "interrupted"),
+    "staging": ("queued", "running", "stopping", "failed", "stopped", "interrupted"),
     "running": ("stopping", "finished", "failed", "stopped", "interrupted"),
     "stopping": ("finished", "failed", "stopped", "interrupted"),
     "interrupted": ("queued", "staging", "stopped", "failed"),

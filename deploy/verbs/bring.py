@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from deploy.effects import engine
@@ -18,20 +19,32 @@ from deploy.verbs.shipping import feed, line_rate, send_image
 
 
 def ensure_image(
-    desk: Desk, box: Agent, settings: Box, facts: dict[str, Any], device: str
+    desk: Desk,
+    box: Agent,
+    settings: Box,
+    facts: dict[str, Any],
+    device: str,
+    meanwhile: Callable[[], None],
 ) -> dict[str, Any]:
     """See that the box has the image that a run is started from; {id, action, why}.
 
-    facts  what `prospect` answered, with the image's id and digest on the box
+    facts      what `prospect` answered, with the image's id and digest on the box
+    meanwhile  is called before the image is made or sent, which takes long
     """
     own = desk.config.run.image
     if own:
         image = must_be_there(box.link.name, own, facts["images"][own])
         return {"id": image, "action": "keep", "why": "the user's own"}
-    return bring_ours(desk, box, facts, device)
+    return bring_ours(desk, box, facts, device, meanwhile)
 
 
-def bring_ours(desk: Desk, box: Agent, facts: dict[str, Any], device: str) -> dict[str, Any]:
+def bring_ours(
+    desk: Desk,
+    box: Agent,
+    facts: dict[str, Any],
+    device: str,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
     """See that the box has the image that this clone stands for; {id, action, why}.
 
     device  cpu, gpu or notebook
@@ -52,6 +65,7 @@ def bring_ours(desk: Desk, box: Agent, facts: dict[str, Any], device: str) -> di
     if desk.dry_run:
         desk.show.say(f"{tag}: {bring.action} ({bring.why})")
         return {"id": "", **bring._asdict()}
+    meanwhile()
     if bring.action == "build":
         image = build_or_ship(desk, box, device, tag, bring.why)
     else:

@@ -60,7 +60,7 @@ def deploy_to(
         )
         arm(desk, name, box, settings)
         version, dataset = bring_data(desk, box, data)
-        image = bring_image(desk, box, settings, way, found)
+        image = bring_image(desk, box, settings, way, found, dataset)
         ready = replace(settings, runner=way.runner, device=way.device)  # type: ignore[arg-type]
         request = plan_launch(desk, name, dataset, image, args, gpus, ready)
         start = choose_start(found["runs"], request["fingerprint"], version, image, new)
@@ -123,11 +123,27 @@ def bring_data(desk: Desk, box: Agent, data: str) -> tuple[str, dict[str, str] |
     return version, {"name": Name(name), "version": version}
 
 
-def bring_image(desk: Desk, box: Agent, settings: Box, way: Way, found: dict[str, Any]) -> str:
-    """The exact id of the image on the box; "" where the run is a plain process."""
+def bring_image(
+    desk: Desk,
+    box: Agent,
+    settings: Box,
+    way: Way,
+    found: dict[str, Any],
+    dataset: dict[str, str] | None,
+) -> str:
+    """The exact id of the image on the box; "" where the run is a plain process.
+
+    The data set is staged on the box while the image is made: the run waits for what is left of it.
+    """
+
+    def stage_meanwhile() -> None:
+        if dataset:
+            box.call("stage_ahead", name=dataset["name"], version=dataset["version"])
+            desk.show.note(f"{dataset['name']}: is staged meanwhile")
+
     if way.runner != "docker":
         return ""
-    return str(ensure_image(desk, box, settings, found, way.device)["id"])
+    return str(ensure_image(desk, box, settings, found, way.device, stage_meanwhile)["id"])
 
 
 def carry_out(

@@ -76,7 +76,7 @@ def prepare(
     desk.show.step(f"{name}: runner {way.runner}, device {way.device} ({way.why})")
     arm(desk, name, box, settings)
     _, dataset = bring_data(desk, box, data)
-    image = bring_image(desk, box, settings, way, found)
+    image = bring_image(desk, box, settings, way, found, dataset)
     settings = replace(settings, runner=way.runner, device=way.device)  # type: ignore[arg-type]
     return plan_launch(desk, name, dataset, image, args, gpus, settings, run), found
 

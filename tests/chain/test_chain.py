@@ -49,6 +49,8 @@ def test_deploy_to_a_box_lose_the_link_fetch_stop_and_deploy_again(boxes, cpu_im
     (first,) = fab("deploy", "--host", box.name, *arguments, "--json")
     assert (first["action"], first["outcome"]) == ("new", "first-step")
     run = first["id"]
+    log = box.run("cat", "/root/.gpubox/staging.log", check=False)
+    assert (log.returncode, log.stdout) == (0, ""), "it was staged while the image was made"
     (keeper,) = fab("idle", "--host", box.name, "--json")
     assert keeper["line"].startswith(
         "auto-stop: reminders only"

@@ -272,6 +272,28 @@ with locked(sys.argv[1], "stage set"):
 """
 
 
+def test_it_is_staged_in_the_background_and_who_needs_it_waits_for_the_rest(box, tmp_path):
+    small_files(tmp_path / "set", 3000)
+    version = box.upload(tmp_path / "set")["version"]
+    began = box.agent.call("stage_ahead", name="set", version=version)
+    assert began["began"] is True
+    staged = box.stage()
+    assert staged["version"] == version
+    assert tree_of(staged["path"]) == tree_of(tmp_path / "set")
+
+
+def test_it_is_whole_though_nobody_waits(box, tmp_path):
+    small_files(tmp_path / "set", 50)
+    version = box.upload(tmp_path / "set")["version"]
+    box.agent.call("stage_ahead", name="set", version=version)
+    deadline = time.monotonic() + 30
+    while not (box.input / "set").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert tree_of(box.input / "set") == tree_of(tmp_path / "set")
+    assert box.stage()["already"]
+
+
 def test_what_is_staged_already_is_only_looked_at(box, tmp_path, monkeypatch):
     small_files(tmp_path / "set", 400)
     box.upload(tmp_path / "set")

@@ -9,6 +9,7 @@ import stat
 
 import pytest
 
+from deploy.effects.program import packed_program
 from deploy.errors import GpuError
 from deploy.onbox.leases import Leases, cards, holder_of, taken
 from deploy.onbox.runs import record
@@ -73,6 +74,90 @@ def test_the_queue_keeps_its_order(box, smi):
     assert box.state(small)["state"] == "queued"
     box.agent.call("stop", run=big)
     box.until(small, "running")
+
+
+# As the bundled workload: `check` looks at the data, and notes who holds a GPU meanwhile.
+LOOK = """
+import fcntl, os, sys
+leases = os.environ["GPUBOX_LEASES"]
+folder = os.path.dirname(leases)
+
+def is_held(name):
+    with open(os.path.join(leases, name)) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+if sys.argv[1] == "check":
+    with open(folder + "/looked", "a") as file:
+        file.write("held %s\\n" % [each for each in os.listdir(leases) if is_held(each)])
+    if os.path.exists(os.environ["GPUBOX_INPUT"] + "/bad"):
+        print("error: labels: 11 is out of range", file=sys.stderr)
+        sys.exit(65)
+    print("/input: 3 pictures")
+    sys.exit(0)
+"""
+
+
+@pytest.fixture
+def trainer(box, monkeypatch):
+    """`trainer(files)` launches a run of a workload on a GPU over a set of these files."""
+    code = box.code
+
+    def packed(program):
+        own = code(program) and box.folder / f"code-{box.number}"
+        (own / "workload").mkdir()
+        text = LOOK + (own / "train.py").read_text()
+        (own / "workload" / "__main__.py").write_text(text)
+        return packed_program(own / "workload", None)
+
+    monkeypatch.setattr(box, "code", packed)
+
+    def launch(*files):
+        folder = box.folder / "data" / "set"
+        folder.mkdir(parents=True)
+        for name in files:
+            (folder / name).write_text("x")
+        data = {"name": "set", "version": "current"}
+        command = ["python", "-m", "workload", "cnn"]
+        return box.launch(WAIT, device="gpu", gpus="1", data=data, command=command)
+
+    return launch
+
+
+def test_the_data_are_looked_at_before_a_card_is_taken(box, smi, tmp_path, trainer):
+    first = trainer("good")
+    assert first["outcome"] == "first-step" and gpus_of(box, first["id"]) == ["GPU-a"]
+    assert (tmp_path / "looked").read_text() == "held []\n"
+    box.agent.call("stop", run=first["id"])
+    again = box.agent.call("resume", run=first["id"], wait=True)
+    assert again["outcome"] == "first-step"
+    assert (tmp_path / "looked").read_text() == "held []\n", "looked at once"
+
+
+def test_bad_data_end_the_run_and_no_card_was_taken(box, smi, tmp_path, trainer):
+    ended = trainer("bad")
+    assert ended["outcome"] == "ended" and ended["state"]["state"] == "failed"
+    assert ended["state"]["ending"]["kind"] == "DataError"
+    assert "labels: 11 is out of range" in ended["state"]["ending"]["text"]
+    assert (tmp_path / "looked").read_text() == "held []\n"
+    assert taken(cards()) == {}
+
+
+def test_who_finds_no_card_after_staging_waits_again(box, smi, tmp_path, trainer, monkeypatch):
+    """Another takes the last free card while the data are looked at."""
+    (smi / "cards").write_text("GPU-a, 0, T4\n")
+    script = f"echo 'GPU-a, 4711' > {smi}/processes"
+    look = f"os.system({script!r})\n"
+    monkeypatch.setitem(globals(), "LOOK", LOOK.replace("if sys", look + "if sys", 1))
+    run = trainer("good")
+    assert run["outcome"] == "queued"
+    assert "GPU 0 is used by process 4711" in run["state"]["waits_for"]
+    (smi / "processes").write_text("")
+    assert [each["id"] for each in tend(box.places)] == [run["id"]]
+    assert box.until(run["id"], "running")["gpus"] == ["GPU-a"]
 
 
 def test_a_queued_run_is_stopped_and_never_starts(box, smi):
