@@ -17,11 +17,15 @@ from .wire import CHANGES, LIFE, ZLIB
 
 F_SETPIPE_SZ = 1031  # Linux; in the module `fcntl` from Python 3.10 on
 LARGEST = 16 << 20  # of one frame
-SILENCE = 60.0  # s without a frame after which the laptop is taken for gone
+SILENCE = 60.0  # s that a read waits before the laptop is taken for gone
 
 
 class Frames:
-    """The laptop's frames; the process ends itself when they stop coming without an end."""
+    """The laptop's frames; the process ends itself when they stop coming without an end.
+
+    Only a read that waits counts as silence: what is done between two of them, such as the sync
+    of a slow disk, may take as long as it takes.
+    """
 
     def __init__(
         self, stream: BinaryIO, lock: str, changes: Callable[[bytes], None] | None = None
@@ -30,26 +34,32 @@ class Frames:
         self._stream = stream
         self._lock = lock
         self._changes = changes
-        self._heard = time.monotonic()
+        self._waits_since: float | None = None
+        self._ended = False
         with contextlib.suppress(OSError):  # no pipe, or the user's share of wide ones is used up
             fcntl.fcntl(stream.fileno(), F_SETPIPE_SZ, 1 << 20)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        while time.monotonic() - self._heard < SILENCE:
+        while not self._ended:
+            since = self._waits_since
+            if since is not None and time.monotonic() - since >= SILENCE:
+                shutil.rmtree(self._lock, ignore_errors=True)
+                os._exit(3)
             time.sleep(1)
-        shutil.rmtree(self._lock, ignore_errors=True)
-        os._exit(3)
 
-    def busy(self) -> None:
-        """Called where we ourselves work for long: the laptop is not to be blamed for that."""
-        self._heard = time.monotonic()
+    def _read(self, length: int) -> bytes:
+        """Exactly so many bytes; fewer only at the end of the stream."""
+        self._waits_since = time.monotonic()
+        data = self._stream.read(length)
+        self._waits_since = None
+        self._ended = len(data) < length
+        return data
 
     def next(self) -> bytes | None:
         """One frame; None at the end of the stream. A frame that broke off counts as the end."""
         while True:
-            head = self._stream.read(4)
-            self._heard = time.monotonic()
+            head = self._read(4)
             if len(head) < 4:
                 return None
             length = struct.unpack(">I", head)[0]
@@ -59,8 +69,7 @@ class Frames:
             length &= ~(ZLIB | CHANGES)
             if length > LARGEST:
                 raise out_of_step()
-            data = self._stream.read(length) if length else b""
-            self._heard = time.monotonic()
+            data = self._read(length)
             if len(data) < length:
                 return None
             data = unsqueezed(data) if squeezed else data

@@ -12,12 +12,10 @@ such frames, each after the part that it needs. The end of the stream ends it.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
 import os
-import threading
 from typing import Any, BinaryIO, Iterator
 
 from .activity import active
@@ -169,7 +167,6 @@ class Receiver:
                 break
             digest.update(block)
             left -= len(block)
-            self.frames.busy()
         file.seek(offset)  # where the part is shorter than that, its hash will be wrong
         file.truncate(offset)
         return digest
@@ -189,27 +186,10 @@ class Receiver:
             self.wire.event(damaged=key)
 
     def _commit(self, order: dict[str, Any], drafter: Drafter) -> str:
-        self.frames.busy()
-        with self._patience():
-            self.syncer.finish()
-            drafter.finish().publish(order["commit"], Header(**order["header"]))
-            roll_forward(self.shelf)
+        self.syncer.finish()
+        drafter.finish().publish(order["commit"], Header(**order["header"]))
+        roll_forward(self.shelf)
         return str(order["commit"])
-
-    @contextlib.contextmanager
-    def _patience(self) -> Iterator[None]:
-        """While we commit, the laptop only waits: its silence means nothing."""
-        stop = threading.Event()
-
-        def beat() -> None:
-            while not stop.wait(5):
-                self.frames.busy()
-
-        threading.Thread(target=beat, daemon=True).start()
-        try:
-            yield
-        finally:
-            stop.set()
 
 
 def check_part(order: dict[str, Any]) -> tuple[str, int]:

@@ -3,6 +3,8 @@
 import io
 import random
 import struct
+import subprocess
+import sys
 import time
 import zlib
 
@@ -69,6 +71,42 @@ def test_signs_of_life_and_a_frame_that_breaks_off(tmp_path):
     life = struct.pack(">I", LIFE)
     frame = struct.pack(">I", 3) + b"abc"
     assert read_all(life + frame + life + frame[:-1]) == [b"abc"]
+
+
+WATCHED = """
+import os, sys, time
+from deploy.onbox import frames
+frames.SILENCE = 0.5
+lock = sys.argv[1]
+os.mkdir(lock)
+line = frames.Frames(sys.stdin.buffer, lock)
+assert line.next() == b"abc"
+time.sleep(3)  # work of our own: the laptop may only wait
+print("works", flush=True)
+assert line.next() is None
+time.sleep(3)
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.parametrize("silent, code, said", [(False, 0, "works ended"), (True, 3, "works")])
+def test_only_a_read_that_waits_is_silence(tmp_path, silent, code, said):
+    """In a process of its own, which a dead laptop's silence ends together with its lock."""
+    lock = tmp_path / "lock"
+    box = subprocess.Popen(
+        [sys.executable, "-c", WATCHED, str(lock)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    box.stdin.write("\0\0\0\3abc")
+    box.stdin.flush()
+    if not silent:
+        box.stdin.close()
+    assert box.stdout.read().split() == said.split()
+    assert box.wait(30) == code
+    assert lock.exists() != silent
+    box.stdin.close()
 
 
 BOMB = zlib.compress(bytes(LARGEST + 1))
