@@ -17,7 +17,12 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 SUITES = (
     (".venv-train", ["tests/workload"], []),
-    (".venv", ["tests", "--ignore=tests/workload"], ["--numprocesses=2", "--dist=loadfile"]),
+    (
+        ".venv",
+        ["tests", "--ignore=tests/workload"],
+        # in the order of their names: else the files with few tests, which are the long ones, are last
+        ["--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder"],
+    ),
 )
 FEW = 5
 TESTS_FAILED = 1  # pytest's exit code
