@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Mapping, NamedTuple, Sequence
 
 ACTIVE, IDLE, UNKNOWN, ABSENT = "active", "idle", "unknown", "absent"
@@ -21,13 +23,25 @@ class Signal(NamedTuple):
     detail: str = ""
 
 
-class Sample(NamedTuple):
+@dataclass(frozen=True)
+class Sample:
     """One look at the box. `epoch` changes with the boot and with the rule."""
 
     at: float  # seconds, monotonic
     wall: float  # seconds since 1970
     epoch: str
     signals: Mapping[str, Signal]
+
+    @cached_property  # each decision asks for it of every look that it goes by
+    def verdict(self) -> str:
+        """Active if any signal is; else unknown if any is; else idle."""
+        found = ABSENT
+        for state, _ in self.signals.values():
+            if state == ACTIVE:
+                return ACTIVE
+            if state == UNKNOWN or found == ABSENT:
+                found = state
+        return UNKNOWN if found == ABSENT else found
 
 
 class Rule(NamedTuple):
@@ -101,7 +115,7 @@ def _idleness(looks: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
         return Decision(KEEP, "off", "the idle rule is off")
     if not looks:
         return Decision(KEEP, "few", "no look at the box within the last polls yet")
-    if verdict(looks[-1]) == ACTIVE:
+    if looks[-1].verdict == ACTIVE:
         return Decision(KEEP, "active", told(looks[-1], ACTIVE))
     idle = _idle_looks(looks, rule, now)
     return _proven(looks, idle, rule, now) if idle else _unknown(looks, rule, now)
@@ -110,13 +124,13 @@ def _idleness(looks: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
 def _proven(looks: Sequence[Sample], idle: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
     """The sensors have answered: the count of `stop_after` runs."""
     sign = _last_sign(looks)
-    follows = verdict(sign) == ACTIVE and idle[0].at - sign.at <= GAP * rule.poll
+    follows = sign.verdict == ACTIVE and idle[0].at - sign.at <= GAP * rule.poll
     idle_for = now.at - (sign.at if follows else idle[0].at)
     left = rule.stop_after - idle_for
     why = told(idle[-1], IDLE)
     if len(idle) < LEAST:
         return Decision(KEEP, "few", f"only {len(idle)} look(s) so far: {why}", stops_in=left)
-    if left <= 0 and verdict(looks[-1]) == UNKNOWN:
+    if left <= 0 and looks[-1].verdict == UNKNOWN:
         return Decision(KEEP, "few", f"idle, but just now unknown: {told(looks[-1], UNKNOWN)}")
     reason = f"idle {spell(idle_for)}, limit {spell(rule.stop_after)}: {why}"
     return _countdown("idle", reason, left, rule)
@@ -134,7 +148,7 @@ def _unknown(looks: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
 
 def quiet_for(looks: Sequence[Sample], now: Moment) -> float:
     """Seconds since the last sign of life that was seen, or since the count began."""
-    if not looks or verdict(looks[-1]) == ACTIVE:
+    if not looks or looks[-1].verdict == ACTIVE:
         return 0.0
     return now.at - _last_sign(looks).at
 
@@ -156,17 +170,6 @@ def _countdown(cause: str, reason: str, left: float, rule: Rule) -> Decision:
         return Decision(KEEP, cause, reason, stops_in=left)
     level = LAST if left <= min(LAST_CALL, lead / 4) else HALF if left <= lead / 2 else FIRST
     return Decision(REMIND, cause, reason, level, stops_in=left)
-
-
-def verdict(sample: Sample) -> str:
-    """Active if any signal is; else unknown if any is; else idle."""
-    found = ABSENT
-    for state, _ in sample.signals.values():
-        if state == ACTIVE:
-            return ACTIVE
-        if state == UNKNOWN or found == ABSENT:
-            found = state
-    return UNKNOWN if found == ABSENT else found
 
 
 def told(sample: Sample, state: str) -> str:
@@ -193,7 +196,7 @@ def _unbroken(samples: Sequence[Sample], rule: Rule, now: Moment) -> list[Sample
 def _since_active(looks: Sequence[Sample]) -> list[Sample]:
     still: list[Sample] = []
     for sample in reversed(looks):
-        if verdict(sample) == ACTIVE:
+        if sample.verdict == ACTIVE:
             break
         still.append(sample)
     return still[::-1]
@@ -206,7 +209,7 @@ def _idle_looks(looks: Sequence[Sample], rule: Rule, now: Moment) -> list[Sample
     for sample in reversed(_since_active(looks)):
         if later - sample.at > GAP * rule.poll:
             break
-        if verdict(sample) == IDLE:
+        if sample.verdict == IDLE:
             idle.append(sample)
             later = sample.at
     return idle[::-1]

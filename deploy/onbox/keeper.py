@@ -94,7 +94,7 @@ class Keeper:
 
     def account(self, sample: Sample) -> None:
         working = [each["id"] for each in self.look.runs.live]
-        quiet = idle.verdict(sample) == idle.IDLE
+        quiet = sample.verdict == idle.IDLE
         self.ledger.add(uptime(), quiet, working, sample.wall)
         self.quietly("ledger", lambda: self.ledger.save(uptime()))
 

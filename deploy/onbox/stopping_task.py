@@ -63,7 +63,7 @@ class Stopping:
             return
         if self.cause in ("idle", "unknown"):
             sample = keeper.look.take(keeper.epoch)
-            if idle.verdict(sample) == idle.ACTIVE:
+            if sample.verdict == idle.ACTIVE:
                 keeper.samples.append(sample)  # the next poll calls the stop off
                 self.not_before = time.monotonic() + keeper.rule.poll
                 return

@@ -1,5 +1,7 @@
 """The decision table: one row a situation; looks are written as letters, one a poll."""
 
+from dataclasses import replace
+
 import pytest
 
 from deploy.onbox.idle import (
@@ -131,7 +133,7 @@ def test_the_table_is_as_long_as_promised():
 def test_a_jump_of_the_wall_clock_begins_a_new_count(hours):
     samples = looks("i" * 31)
     jumped = [
-        s._replace(wall=s.wall + hours * 3600) if place >= 25 else s
+        replace(s, wall=s.wall + hours * 3600) if place >= 25 else s
         for place, s in enumerate(samples)
     ]
     assert decide(samples, RULE, now()).action == "stop"
