@@ -13,9 +13,10 @@ import random
 import stat
 import time
 from functools import partial
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Iterator
 
 from .activity import active
+from .crew import Hand, cores, share_out
 from .manifest import FILE, FOLDER, LINK, Entry, key_of, link_stays_inside
 from .places import Places
 from .plain import BATCH, SMALL, SMALL_READERS, Plain, copy_plain
@@ -29,6 +30,7 @@ from .staged import Staged, alone, find_staged, point_to
 from .unpack import write_verified
 
 Tell = Callable[..., None]
+FEW = 500  # files that one process copies as soon as several
 SAMPLE = 256  # files whose sizes stand for all, where the room is checked before the copy
 
 
@@ -151,7 +153,7 @@ def _copy(
         for each in links:
             _drop(os.path.join(part, each.path))
             os.symlink(each.target, os.path.join(part, each.path))
-        entries = in_parallel(partial(_take, root, part, told), files)
+        entries = _take_all(root, part, files, told)
         large = [each for each in entries if each.size > SMALL and not _same(part, each)]
         for each in large:
             _drop(os.path.join(part, each.path))
@@ -167,6 +169,34 @@ def _copy(
     return staged, entries
 
 
+def _take_all(root: str, part: str, files: list[str], told: Progress) -> list[Entry]:
+    """Copy those that are small, by several processes of many readers each; the entries of all."""
+    ordered = spread(files)
+    entries: list[Entry] = []
+    count = cores() if len(files) > FEW else 1
+    work = partial(_take_batches, ordered, root, part, max(8, SMALL_READERS // count))
+    pieces = ((at, min(BATCH, len(ordered) - at)) for at in range(0, len(ordered), BATCH))
+    for at, taken in share_out(work, pieces, count):
+        for path, (mode, size, mtime, copied) in zip(ordered[at : at + len(taken)], taken):
+            entries.append(Entry(path, FILE, mode, size, mtime))
+            if copied:
+                told.add(size, path)
+    return entries
+
+
+def _take_batches(
+    ordered: list[str], root: str, part: str, readers: int, hand: Hand
+) -> Iterator[Any]:
+    """Tells where in `ordered` a batch begins, and mode, size, time and `copied` of each in it."""
+
+    def batch(at: int, length: int) -> tuple[int, list[tuple[int, int, int, bool]]]:
+        return at, [_take(root, part, path) for path in ordered[at : at + length]]
+
+    for done in ahead((partial(batch, *piece) for piece in iter(hand.take, None)), readers):
+        hand.check()
+        yield done
+
+
 def expected_room(root: str, files: list[str], block: int) -> int:
     """Bytes that the files will take: of all where they are few, else by a sample of them."""
     chosen = random.Random(0).sample(files, min(SAMPLE, len(files)))
@@ -175,14 +205,14 @@ def expected_room(root: str, files: list[str], block: int) -> int:
     return taken * len(files) // max(1, len(chosen))
 
 
-def _take(root: str, part: str, told: Progress, path: str) -> Entry:
-    """Copy one file if it is small; learn its size in any case."""
+def _take(root: str, part: str, path: str) -> tuple[int, int, int, bool]:
+    """Copy one file if it is small; learn its mode, size and time in any case."""
     source, target = os.path.join(root, path), os.path.join(part, path)
     fd = os.open(source, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         entry = _entry(path, source, os.fstat(fd))
         if entry.size > SMALL or _same(part, entry):
-            return entry
+            return entry.mode, entry.size, entry.mtime, False
         data = os.read(fd, entry.size + 1)
         while len(data) < entry.size and (more := os.read(fd, entry.size - len(data))):
             data += more
@@ -192,8 +222,7 @@ def _take(root: str, part: str, told: Progress, path: str) -> Entry:
         raise Refusal("DataError", f"{source} changed while it was staged", "stage it again")
     _drop(target)
     write_verified(target, data, entry, source)
-    told.add(entry.size, path)
-    return entry
+    return entry.mode, entry.size, entry.mtime, True
 
 
 def _same(part: str, entry: Entry) -> bool:

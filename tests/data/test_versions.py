@@ -168,8 +168,9 @@ def test_the_memory_of_checksums_can_be_lost(box, tmp_path):
     assert (again["version"], again["changed"], again["sent_files"]) == (first["version"], False, 0)
 
 
-def test_a_folder_that_someone_else_put_there_is_staged_as_it_is(box, tmp_path):
-    small_files(box.data / "theirs", 300)
+@pytest.mark.parametrize("count", [300, 1200])  # by one process, and by several
+def test_a_folder_that_someone_else_put_there_is_staged_as_it_is(box, tmp_path, count):
+    small_files(box.data / "theirs", count)
     (box.data / "theirs" / "large").write_bytes(os.urandom(9 << 20))
     (box.data / "theirs" / "link").symlink_to("large")
     first = box.stage("theirs")
