@@ -70,7 +70,7 @@ def say(desk: Desk, event: dict[str, Any]) -> None:
         desk.show.step(event["text"])
 
 
-def wait_until_off(desk: Desk, name: str, seconds: float = OFF_SECONDS) -> None:
+def wait_until_off(desk: Desk, name: str) -> None:
     """Until SSH has not answered twice; StopFailed where it still does at the end."""
     unanswered = 0
 
@@ -79,9 +79,9 @@ def wait_until_off(desk: Desk, name: str, seconds: float = OFF_SECONDS) -> None:
         unanswered = 0 if answers(desk, name) else unanswered + 1
         return unanswered >= LOOKS
 
-    if not until(look, seconds):
+    if not until(look, OFF_SECONDS):
         raise StopFailed(
-            f"{name}: the stop was accepted, but SSH still answers after {seconds:.0f} s",
+            f"{name}: the stop was accepted, but SSH still answers after {OFF_SECONDS:.0f} s",
             "it goes on costing money: stop it in the provider's console",
         )
 

@@ -1,8 +1,10 @@
 """What the tests of images need: the fake driver, the GPU image where there is room, MNIST."""
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,15 @@ def gpu_image(engine):
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
     assert done.returncode == 0, done.stderr[-3000:]
     return tag
+
+
+@pytest.fixture
+def builds_alone():
+    """No other test with this fixture builds meanwhile: a build without the cache replaces what is
+    in it, and layers that another one compares would be of before and after."""
+    with open(Path(tempfile.gettempdir()) / "gpubox-test-builds.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")

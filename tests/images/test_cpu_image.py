@@ -171,7 +171,7 @@ def layers(tag):
     return json.loads(told)
 
 
-def test_no_setting_of_the_builder_stays_in_the_image(cpu_image, tmp_path):
+def test_no_setting_of_the_builder_stays_in_the_image(cpu_image, tmp_path, builds_alone):
     """Index, proxy and authority of a build from scratch are in no layer, label or history."""
     tag = "gpubox-test/secret:latest"
     ca = tmp_path / "ca.pem"

@@ -56,7 +56,7 @@ def test_what_would_stay_behind_is_refused_at_once(tmp_path, monkeypatch, text, 
 
 
 @pytest.fixture
-def make(cpu_image, tmp_path):
+def make(cpu_image, tmp_path, builds_alone):
     """`make(TEXT, NAME=value…)` builds the CPU image with these packages; what docker build said."""
 
     def run(text, check=True, **environment):
