@@ -8,7 +8,7 @@ from typing import Any
 
 from .deploylock import deploy_lock
 from .refusal import Refusal
-from .wire import Wire, standard_wire
+from .wire import Wire, request_of, standard_wire
 
 # verb → module and function (request, wire) → answer; imported late, so that a request
 # pays only for what it needs
@@ -108,13 +108,12 @@ def main(argv: list[str]) -> int:
 
         compile_own(argv[0], argv[2])
         return 0
-    if len(argv) != 2 or argv[1] not in VERBS:
-        sys.stderr.write(
-            "usage: python3 onbox.pyz VERB; verbs: {}\n".format(", ".join(sorted(VERBS)))
-        )
+    if len(argv) not in (2, 3) or argv[1] not in VERBS:
+        verbs = ", ".join(sorted(VERBS))
+        sys.stderr.write(f"usage: python3 onbox.pyz VERB [REQUEST in base64]; verbs: {verbs}\n")
         return 2
     wire = standard_wire()
-    request = wire.request()
+    request = wire.request() if len(argv) == 2 else request_of(argv[2])
     wire.beat_for_ever()
     answer = handle(argv[1], request, wire)
     wire.answer(answer)

@@ -1,6 +1,7 @@
 """How a request and its answer travel: one JSON line in, events on stderr, one answer on stdout.
 
-stdin   one line of JSON (the request), then bytes if the verb takes bulk data
+stdin   one line of JSON (the request), then bytes if the verb takes bulk data; a short request
+        without a secret may be an argument instead, in URL-safe base64
 stderr  `@gpubox-event {json}` lines while it works, at least one every BEAT seconds
 stdout  anything a login script prints, then either
             @gpubox-answer\n{json}\n@gpubox-end\n
@@ -11,6 +12,7 @@ stdout  anything a login script prints, then either
 
 from __future__ import annotations
 
+import base64
 import json
 import struct
 import sys
@@ -73,6 +75,10 @@ class Wire:
     def answer(self, value: dict[str, Any]) -> None:
         self.output.write(b"\n" + ANSWER + json.dumps(value).encode() + END)
         self.output.flush()
+
+
+def request_of(argument: str) -> dict[str, Any]:
+    return dict(json.loads(base64.urlsafe_b64decode(argument)))
 
 
 def standard_wire() -> Wire:

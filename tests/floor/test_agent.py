@@ -179,3 +179,21 @@ def test_what_is_asked_ahead_takes_no_request_of_its_own(own_home, folders):
     with pytest.raises(NoSuchRun):  # a refusal is met by whoever asks in earnest
         box.call("stop", run="20261130-0930-x-0000")
     assert link.requests == 3
+
+
+def test_a_short_question_goes_with_the_command_and_all_else_as_its_input(own_home, folders):
+    """A round trip less: sshd takes input only after the command has come."""
+    sent, link = [], LocalLink()
+    run, link.run = link.run, lambda *words: sent.append(words[:2]) or run(*words)
+    box = Agent(link, folders)
+    box.call("facts")
+    sent.clear()
+    with pytest.raises(NoSuchRun, match=r"it's; a \$\(name\)"):
+        box.call("status", run="it's; a $(name)")
+    assert [line for _, line in sent] == [b""] and "name" not in sent[0][0]
+    box.call("status", run="", note="x" * 4000)
+    box.also["lock"] = {"me": {"token": "t0k3n"}, "dead": [], "wait": 0}
+    box.call("status", run="")
+    box.call("unlock")
+    assert [len(line) > 2 for _, line in sent] == [False, True, True, True]
+    assert not any("t0k3n" in command for command, _ in sent)
