@@ -20,6 +20,7 @@ from deploy.effects.target import ssh_options
 from deploy.errors import BoxUnfit, ConnectError, HostKeyError, KitError, LinkLost
 
 AT_ONCE = 32  # an ssh client takes 1 to 2 MiB
+CHEAPEST = "ecdh-sha2-nistp256"
 FEW = 4  # boxes, for which no settings are made
 FRESH = (
     'f="$HOME/.gpubox/overview.json"; if [ -n "$(find "$f" -mmin -2 2>/dev/null)" ]; then '
@@ -60,7 +61,8 @@ def ask_all(boxes: Sequence[Asked], deadline: float) -> Iterator[Reply]:
         ThreadPoolExecutor(min(AT_ONCE, max(1, len(boxes)))) as pool,
     ):
         boxes = with_quick_exchange(boxes, Path(folder)) if len(boxes) > FEW else boxes
-        for each in as_completed([pool.submit(ask, box, deadline) for box in boxes]):
+        script = FRESH.replace("REST", start_script("overview"))
+        for each in as_completed([pool.submit(ask, box, script, deadline) for box in boxes]):
             yield each.result()
 
 
@@ -74,15 +76,18 @@ def with_quick_exchange(boxes: Sequence[Asked], folder: Path) -> list[Asked]:
     quick = quick_exchange(_default_exchange())
     if not quick:
         return list(boxes)
-    return [replace(each, options=_settled(each.options, quick, folder)) for each in boxes]
+    alike = {each.options for each in boxes}  # most have the same
+    settled = {options: _settled(options, quick, folder) for options in alike}
+    return [replace(each, options=settled[each.options]) for each in boxes]
 
 
 def quick_exchange(methods: Sequence[str]) -> list[str]:
-    """The same methods with sntrup761 last; none where something else comes first anyway."""
+    """The same methods with the cheapest first (P-256: 4 ms less at each end than X25519) and
+    sntrup761 last; none where something else than that comes first anyway."""
     slow = [each for each in methods if "sntrup761" in each]
     if not slow or methods[0] not in slow:
         return []
-    return [*(each for each in methods if each not in slow), *slow]
+    return sorted(methods, key=lambda each: (each in slow, each != CHEAPEST))
 
 
 def _default_exchange() -> list[str]:
@@ -107,9 +112,8 @@ def _settled(options: Sequence[str], quick: Sequence[str], folder: Path) -> tupl
     return ("-F", str(settings), *words)
 
 
-def ask(box: Asked, deadline: float) -> Reply:
+def ask(box: Asked, script: str, deadline: float) -> Reply:
     """One box. Its overview is read by the shell where its keeper keeps one, else by our program."""
-    script = FRESH.replace("REST", start_script("overview"))
     command = f"exec /bin/sh -c '{script}'"
     words = ["/bin/sh", "-c", command] if box.ssh_name == "local" else _ssh(box, command, deadline)
     try:

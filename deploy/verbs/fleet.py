@@ -62,11 +62,11 @@ def look(
     """One round, in the order of `boxes`; `heard` is told of each reply. Those that were silent the
     last time are asked last, so that they keep nobody waiting."""
     order = sorted(boxes, key=lambda each: last_copy(each.name, SILENT) is not None)
-    replies = {}
+    seen = {}
     for reply in ask_all(order, deadline):
-        replies[reply.name] = reply
+        seen[reply.name] = remembered(reply)
         heard()
-    return [remembered(replies[each.name]) for each in boxes]
+    return [seen[each.name] for each in boxes]
 
 
 def remembered(reply: Reply) -> Seen:
