@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import mnist, targets
+from workload import device
 
 STEPS = {"cnn": 20, "bp": 300}  # of one round
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+device.before_import()  # all sides alike
 
 
 def defaults(program: str) -> argparse.Namespace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -20,9 +21,15 @@ NOISE = re.compile(
 )
 
 
-def quiet() -> None:
-    """Silences TensorFlow's start-up chatter; to be called before it is imported."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+def before_import() -> None:
+    """Settings that TensorFlow reads as it is imported; those that the user has set stay.
+
+    Its oneDNN kernels are on by themselves only where the processor has AVX-512 VNNI; they are the
+    faster ones with AVX2 alone, too.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # no chatter
+    if platform.machine() in ("x86_64", "AMD64"):
+        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
 @contextlib.contextmanager
@@ -136,7 +143,7 @@ def _import_and_look(wanted: int) -> tuple[Any, list[Any]]:
     """(TensorFlow, the GPUs that it sees), which are `wanted` at least; GpuMissing else."""
     harmless = not wanted and not list(Path("/dev").glob("nvidia[0-9]*"))
     with without_noise() if harmless else contextlib.nullcontext():
-        quiet()
+        before_import()
         import tensorflow as tf
 
         gpus = tf.config.list_physical_devices("GPU")
