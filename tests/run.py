@@ -8,6 +8,7 @@ more, one after another, and said by name as passed only at the second try; many
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -40,8 +41,11 @@ def run(environment: str, words: list[str]) -> Ended:
     """One run of pytest, its output passed on as it comes."""
     command = [str(ROOT / environment / "bin" / "python"), "-m", "pytest", "-q", *words]
     last, names = "", []
+    # Compiled modules are kept, as users have them: tests start the kit some thousand times.
+    kept = {key: os.environ[key] for key in os.environ if key != "PYTHONDONTWRITEBYTECODE"}
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+        command, cwd=ROOT, env=kept, stdout=pipe, stdin=nothing, text=True
     ) as suite:
         for line in suite.stdout or ():
             print(line, end="", flush=True)
