@@ -145,7 +145,7 @@ def test_licences_are_kept(cpu_image):
     assert docker("run", "--rm", cpu_image, "sh", "-c", script).stdout == ""
 
 
-def test_a_changed_workload_changes_the_last_layer_alone(cpu_image, tmp_path):
+def test_a_changed_workload_changes_the_last_layer_alone(cpu_image, tmp_path, builds_alone):
     """So it is rebuilt and shipped as that one layer."""
     tag = "gpubox-test/changed:latest"
     context = build.ROOT
