@@ -1,4 +1,4 @@
-"""Benchmarks that run both sides in one go and print ratios; `python -m bench.NAME`."""
+"""What we measure against others; `python -m bench.NAME [--quick] [--json] [--check]`."""
 
 import os
 

@@ -62,27 +62,24 @@ def measure(count: int) -> dict[str, float]:
         folder = Path(name)
         servers, line = make_boxes(stack, folder, count)
         pids = [each.process.pid for each in servers]
-        figures = {"boxes": float(count)}
+        figures, names = {"boxes": float(count)}, [f"box{i}" for i in range(count)]
         figures["fleet.one_seconds"] = timed(folder, ["box0"])["seconds"]
         before = worked(pids), worked(line)
-        every = timed(folder, [f"box{i}" for i in range(count)])
+        every = timed(folder, names)
         figures["fleet.boxes_cpu_seconds"] = worked(pids) - before[0]
         figures["fleet.line_cpu_seconds"] = worked(line) - before[1]
         figures["fleet.seconds"] = every["seconds"]
-        names = [f"box{i}" for i in range(count)]
         figures["fleet.peak_mib"] = timed(folder, names, watched=True)["peak_mib"]
         figures["fleet.cpu_seconds"] = every["cpu_seconds"]
         figures["fleet.plain_ssh_seconds"] = plain_ssh(folder, count)
         figures["fleet.ratio_to_plain_ssh"] = every["seconds"] / figures["fleet.plain_ssh_seconds"]
         with frozen(servers[0].process):
-            dead = timed(folder, [f"box{i}" for i in range(count)], "10")
+            dead = timed(folder, names, "10")
         figures["fleet.one_silent_seconds"] = dead["seconds"]
         figures["fleet.one_silent_answered"] = dead["answered"]
         for i in range(count):
             (folder / "homes" / f"box{i}" / ".gpubox" / "overview.json").unlink()
-        figures["fleet.python_seconds"] = timed(folder, [f"box{i}" for i in range(count)])[
-            "seconds"
-        ]
+        figures["fleet.python_seconds"] = timed(folder, names)["seconds"]
         return figures
 
 

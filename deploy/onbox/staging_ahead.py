@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from .launch import start_detached
-from .places import Places, find_places
+from .places import find_places, own_folder
 from .stage import stage_version
 
 
@@ -17,15 +17,13 @@ def stage_ahead(request: dict[str, Any], wire: Any) -> dict[str, Any]:
 
     What goes wrong there is told by whoever stages it next: a fault is none of this verb's.
     """
-    places = find_places(request)
-    work = json.dumps({**places._asdict(), "name": request["name"], "version": request["version"]})
-    start_detached("staging_ahead", work, os.path.join(places.home, "staging.log"))
+    wanted = json.dumps({key: request.get(key) for key in ("folders", "name", "version")})
+    start_detached("staging_ahead", wanted, os.path.join(own_folder(), "staging.log"))
     return {"began": True}
 
 
-def _stage(work: dict[str, Any]) -> None:
-    places = Places(work["data"], work["input"], work["runs"], work["home"], [])
-    stage_version(places, work["name"], work["version"])
+def _stage(wanted: dict[str, Any]) -> None:
+    stage_version(find_places(wanted), wanted["name"], wanted["version"])
 
 
 if __name__ == "__main__":

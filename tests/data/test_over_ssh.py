@@ -153,7 +153,7 @@ def test_several_streams_cut_off_go_on_and_mend_damage(several, tmp_path, monkey
     def cut_in_between(*words):
         begun.append(words)
         for batch in whole(*words):
-            if len(begun) == 8:
+            if len(begun) >= 8:  # another stream may have begun the ninth by now
                 several.cut()
             yield batch
 

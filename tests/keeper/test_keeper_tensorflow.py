@@ -15,7 +15,7 @@ from tests.chain.kit import FAB, ROOT, fab
 pytestmark = [pytest.mark.engine, pytest.mark.box, pytest.mark.tensorflow, pytest.mark.slow]
 pytestmark += [pytest.mark.timeout(2400)]  # on a busy machine
 # Saved at the stop only, so that what is resumed is what the stop has saved.
-FLAGS = ["--steps", "6000", "--save-every", "0", "--hidden", "100", "--no-report"]
+FLAGS = ["--steps", "20000", "--save-every", "0", "--hidden", "100", "--no-report"]
 
 
 def until(what, seconds):

@@ -107,7 +107,8 @@ def trainer(box, monkeypatch):
     code = box.code
 
     def packed(program):
-        own = code(program) and box.folder / f"code-{box.number}"
+        code(program)
+        own = box.folder / f"code-{box.number}"
         (own / "workload").mkdir()
         text = LOOK + (own / "train.py").read_text()
         (own / "workload" / "__main__.py").write_text(text)

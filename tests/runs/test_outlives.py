@@ -67,8 +67,7 @@ def past(box, run, step):
 
 def finished(box, run):
     """Its result, after all that happened to it."""
-    ends = ("finished", "failed")
-    eventually(lambda: (read(box, run, "state.json") or {})["state"] in ends, 900)
+    eventually(lambda: (read(box, run, "state.json") or {})["state"] in ("finished", "failed"))
     state = read(box, run, "state.json")
     assert state["state"] == "finished", state
     return read(box, run, "output/result.json"), [each["state"] for each in state["history"]]
