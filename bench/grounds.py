@@ -69,6 +69,7 @@ class Ground:
 
     def run(self, *command: str, **env: str) -> float:
         """Seconds that a command of the laptop takes; its output goes to `log`, its failure is ours."""
+        os.sync()  # what the command before left unwritten is not for this one to write
         began, spent = time.monotonic(), self.cpu_so_far()
         with (self.folder / "log").open("ab") as log:
             log.write(("$ " + shlex.join(command) + "\n").encode())
@@ -103,10 +104,10 @@ class Ground:
         return path
 
     def config(self, data: Path, fast: Path) -> dict[str, str]:
-        """Environment of our own command for these folders of the box."""
+        """Environment of our own command for these folders of the box, and a laptop of its own."""
         toml = data.parent / f"{data.name}.toml"
         toml.write_text(TOML.format(folder=self.folder, data=data, input=fast))
-        return {"GPUBOX_CONFIG": str(toml), "GPUBOX_HOME": str(self.folder / "laptop")}
+        return {"GPUBOX_CONFIG": str(toml), "GPUBOX_HOME": f"{data}.laptop"}
 
     def ssh_options(self) -> list[str]:
         return ["-F", str(self.folder / "ssh_config")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from deploy.errors import DataError
 from deploy.onbox.packing import END, ZEROS, Head, line_of_head, padded, tar_header
@@ -16,59 +16,87 @@ READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
 class Batch(NamedTuple):
-    """A piece of a pack: its files' heads as lines, their contents, and the tar that they make."""
+    """A piece of a pack: its files' heads as lines and their contents; both empty where the box has it."""
 
     heads: bytes
     contents: bytes
-    tar: bytes
     path: str  # of the last file
     files: int
+    size: int  # bytes of the contents
 
 
-def pack_batches(
-    root: str, members: Iterable[Found], placed: list[tuple[Found, int]], cut: int = 0
-) -> Iterator[Batch]:
-    """A pack of small files in batches of about 1 MiB, the end of the tar as the last.
+class Placed(NamedTuple):
+    """A file of a pack as it was read."""
 
-    `placed` gets each member as it was read, with its checksum, and its content's offset. A
-    batch ends at `cut` as well (bytes of the tar), where an earlier attempt is gone on with.
+    size: int  # bytes
+    mtime: int  # ns
+    sha256: str
+    offset: int  # of its content in the pack
+
+
+class Pack(Protocol):
+    """Iterates once over a pack's batches; after that it knows what became of its files."""
+
+    placed: list[Placed]
+    sha256: str  # of the whole tar
+
+    def __iter__(self) -> Iterator[Batch]: ...
+
+
+class PackHere:
+    """A pack of small files, read by this process in batches of about 1 MiB.
+
+    The box has `offset` bytes of the tar already: a batch ends there, and the ones before it are
+    only hashed.
     """
-    heads: list[bytes] = []
-    contents: list[bytes] = []
-    tar: list[bytes] = []
-    path, size, at = "", 0, 0
-    for member in members:
-        content, found = read_small(root, member)
-        path, mode, length, seconds = found.path, found.mode, found.size, found.mtime // 10**9
-        header = tar_header(path, mode, length, seconds)
-        at += len(header)
-        placed.append((found, at))
-        at += padded(length)
-        heads.append(line_of_head(Head(path, mode, length, seconds)))
-        contents.append(content)
-        tar += (header, content, ZEROS[: -length % 512])
-        size += length + len(header)
-        if size >= BLOCK or at == cut:
-            yield _batch(heads, contents, tar, path)
-            heads, contents, tar, size = [], [], [], 0
-    yield _batch(heads, contents, tar, path)
-    yield Batch(b"", b"", END, path, 0)
+
+    def __init__(self, root: str, members: Iterable[Found], offset: int = 0) -> None:
+        self.placed: list[Placed] = []
+        self.sha256 = ""
+        self._root, self._members, self._offset = root, members, offset
+
+    def __iter__(self) -> Iterator[Batch]:
+        digest, at, ends_at = hashlib.sha256(), 0, 0
+        heads: list[bytes] = []
+        contents: list[bytes] = []
+        tar: list[bytes] = []
+        last = None
+        for last in self._members:
+            content, size, mtime, sha256 = read_small(self._root, last)
+            head = Head(last.path, last.mode, size, mtime // 10**9)
+            header = tar_header(*head)
+            ends_at += len(header)
+            self.placed.append(Placed(size, mtime, sha256, ends_at))
+            ends_at += padded(size)
+            heads.append(line_of_head(head))
+            contents.append(content)
+            tar += (header, content, ZEROS[: -size % 512])
+            if ends_at - at >= BLOCK or ends_at == self._offset:
+                digest.update(b"".join(tar))
+                yield self._batch(heads, contents, last, at)
+                heads, contents, tar, at = [], [], [], ends_at
+        digest.update(b"".join(tar))
+        if last and heads:
+            yield self._batch(heads, contents, last, at)
+        digest.update(END)
+        self.sha256 = digest.hexdigest()
+
+    def _batch(self, heads: list[bytes], contents: list[bytes], last: Found, at: int) -> Batch:
+        if at < self._offset:
+            return Batch(b"", b"", last.path, len(heads), sum(map(len, contents)))
+        content = b"".join(contents)
+        return Batch(b"".join(heads), content, last.path, len(heads), len(content))
 
 
-def _batch(heads: list[bytes], contents: list[bytes], tar: list[bytes], path: str) -> Batch:
-    return Batch(b"".join(heads), b"".join(contents), b"".join(tar), path, len(heads))
-
-
-def read_small(root: str, found: Found) -> tuple[bytes, Found]:
-    """Content and what it turned out to be; read once more if it changed since the scan."""
+def read_small(root: str, found: Found) -> tuple[bytes, int, int, str]:
+    """Content, size, mtime (ns) and SHA-256; read once more if it changed since the scan."""
     path = f"{root}/{found.path}"
+    size, mtime = found.size, found.mtime
     for _ in range(2):
-        data, status = _read_at_once(path, found.size)
-        if len(data) == found.size and status.st_mtime_ns == found.mtime:
-            name, kind, mode, size, mtime, inode, _, target = found
-            digest = hashlib.sha256(data).hexdigest()
-            return data, Found(name, kind, mode, size, mtime, inode, digest, target)
-        found = found._replace(size=status.st_size, mtime=status.st_mtime_ns)
+        data, status = _read_at_once(path, size)
+        if len(data) == size and status.st_mtime_ns == mtime:
+            return data, size, mtime, hashlib.sha256(data).hexdigest()
+        size, mtime = status.st_size, status.st_mtime_ns
     raise changing(path)
 
 
@@ -110,9 +138,13 @@ def looked_at_again(root: str, found: Found) -> Found:
 def sha256_of(root: str, found: Found) -> str:
     """The checksum of a file's content."""
     if found.size < BLOCK:
-        return read_small(root, found)[1].sha256
+        return read_small(root, found)[3]
+    return sha256_of_blocks(file_blocks(root, found))
+
+
+def sha256_of_blocks(blocks: Iterable[bytes]) -> str:
     digest = hashlib.sha256()
-    for block in file_blocks(root, found):
+    for block in blocks:
         digest.update(block)
     return digest.hexdigest()
 

@@ -12,13 +12,14 @@ from typing import Any
 
 from deploy.effects.agent import Agent
 from deploy.effects.link import SILENCE, Done, Stream
-from deploy.effects.parts import Batch
+from deploy.effects.parts import Batch, Pack
 from deploy.effects.writer import Writer
 from deploy.errors import DataError, LinkLost
 from deploy.onbox.wire import CHANGES, EVENT, find_answer
 
 PIECE = 1 << 20  # characters of changes in a frame
 OnEvent = Callable[[dict[str, Any]], None]
+OnBatch = Callable[[Batch], None]
 
 
 class Session:
@@ -58,18 +59,16 @@ class Session:
                 skip = max(0, skip - len(block))
         return self._end_part(digest.hexdigest())
 
-    def pack(self, key: str, size: int, offset: int, batches: Iterable[Batch]) -> str:
+    def pack(self, key: str, size: int, offset: int, pack: Pack, told: OnBatch) -> str:
         """Send a pack from `offset` on, where a batch begins; return the SHA-256 of the whole tar."""
         self._json({"pack": key, "size": size, "offset": offset})
-        digest, at = hashlib.sha256(), 0
         with self._dropped_if_it_changes():
-            for batch in batches:
-                digest.update(batch.tar)
-                if at >= offset and batch.heads:
+            for batch in pack:
+                if batch.heads:
                     self._frame(batch.heads, small=True)
                     self._frame(batch.contents)
-                at += len(batch.tar)
-        return self._end_part(digest.hexdigest())
+                told(batch)
+        return self._end_part(pack.sha256)
 
     @contextlib.contextmanager
     def _dropped_if_it_changes(self) -> Iterator[None]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import hashlib
 import shutil
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -12,7 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from deploy.effects.parts import Batch, file_blocks, looked_at_again, pack_batches
+from deploy.effects.packer import MANY, Packers
+from deploy.effects.parts import Batch, Pack, Placed, file_blocks, looked_at_again, sha256_of_blocks
 from deploy.effects.scan import scan_line
 from deploy.effects.session import Session
 from deploy.effects.streams import Streams
@@ -39,6 +43,7 @@ Incoming = dict[str, tuple[int, str]]  # key → bytes on the box, and SHA-256 o
 Told = Callable[[str, int, int], None]  # path, bytes and files that have gone since the last time
 AT_ONCE = 1000  # changes
 WAITING = 200_000  # changes that may wait for the end of a pack
+TURN = 0.0002  # s
 
 
 class Known(NamedTuple):
@@ -48,7 +53,37 @@ class Known(NamedTuple):
     hashed: Found | None = None
 
 
-Later = tuple["Future[list[Known]]", int]  # a part on its way, and which of its changes
+class Order(NamedTuple):
+    """How a pack is to be sent."""
+
+    key: str
+    size: int  # bytes at most
+    offset: int  # from which on it goes
+    whole: str  # its checksum if the box has all of it
+
+
+class SentPack(NamedTuple):
+    """The changes that a pack brought, made when they are asked for."""
+
+    members: list[Found]
+    placed: list[Placed]
+    sha256: str
+
+    def change(self, which: int) -> Known:
+        return in_pack(self.members[which], self.placed[which], self.sha256)
+
+
+class SentFile(NamedTuple):
+    """The one change that a file brought."""
+
+    known: Known
+
+    def change(self, which: int) -> Known:
+        return self.known
+
+
+OnItsWay = Future["SentPack | SentFile"]
+Later = tuple[OnItsWay, int]  # a part on its way, and which of its changes
 
 
 class Sender:
@@ -59,29 +94,35 @@ class Sender:
     ) -> None:
         self.streams, self.root, self.incoming, self.told = streams, root, incoming, told
         self._hashed = hashed
+        self._packers = Packers()
         self._waiting: deque[Known | Later] = deque()  # in the order of the manifest
-        self._on_their_way: deque[Future[list[Known]]] = deque()
+        self._on_their_way: deque[OnItsWay] = deque()
         self._members: list[Found] = []
-        self._pack: Future[list[Known]] = Future()  # the one that is being filled
+        self._pack: OnItsWay = Future()  # the one that is being filled
         self._size = self._since_pack = 0  # bytes of the open pack, steps since the last one ended
 
     def changes(self, steps: Iterable[Step]) -> Generator[Change, None, None]:
         """Each change of the manifest, in order, once what it needs has been sent."""
         try:
-            for step in steps:
-                self._do(step)
-                while self._has_to_wait():
-                    self._on_their_way.popleft().result()  # or its error
-                    yield from self._tell(self._settled())
-                if len(self._waiting) >= AT_ONCE and not self._members and not self._on_their_way:
-                    yield from self._tell(self._settled())
-            self._end_pack()
-            for part in self._on_their_way:
-                part.result()
-                yield from self._tell(self._settled())
-            yield from self._tell(self._settled())
+            with threads_that_take_turns():
+                yield from self._changes(steps)
         finally:
+            self._packers.close()
             self._note_hashed(list(self._settled()))
+
+    def _changes(self, steps: Iterable[Step]) -> Iterator[Change]:
+        for step in steps:
+            self._do(step)
+            while self._has_to_wait():
+                self._on_their_way.popleft().result()  # or its error
+                yield from self._tell(self._settled())
+            if len(self._waiting) >= AT_ONCE and not self._members and not self._on_their_way:
+                yield from self._tell(self._settled())
+        self._end_pack()
+        for part in self._on_their_way:
+            part.result()
+            yield from self._tell(self._settled())
+        yield from self._tell(self._settled())
 
     def _has_to_wait(self) -> bool:
         """Whether enough is on its way, or too much waits for it."""
@@ -101,6 +142,8 @@ class Sender:
         elif step.action == "pack" and found:
             self._waiting.append((self._pack, len(self._members)))
             self._members.append(found)
+            if len(self._members) == MANY:
+                self._packers.warm()
             self._size += found.size + 1024
             if ends_pack(self._size, found.path):
                 self._end_pack()
@@ -109,23 +152,37 @@ class Sender:
             self._end_pack()
 
     def _end_pack(self) -> None:
+        """The open pack's files begin to be read; a stream sends them when it is free."""
         self._since_pack = 0
         if not self._members:
             return
-        sending = self.streams.do(partial(self._send_pack, self._members))
+        members, key, size = (
+            self._members,
+            part_key(self._members),
+            pack_size_at_most(self._members),
+        )
+        there, whole = self.incoming.get(key, (0, ""))
+        offset = size if whole else boundary(members, there)
+        pack = self._packers.pack(self.root, members, offset)
+        sending = self.streams.do(
+            partial(self._send_pack, Order(key, size, offset, whole), members, pack)
+        )
         sending.add_done_callback(partial(pass_on, self._pack))
         self._on_their_way.append(self._pack)
         self._members, self._size, self._pack = [], 0, Future()
 
     def _settled(self) -> Iterator[Known]:
         """What waits no longer, from the first on."""
+        settled: OnItsWay | None = None
         while self._waiting:
             first = self._waiting[0]
             if not isinstance(first, Known):
                 part, which = first
-                if not part.done() or part.exception():
-                    return
-                first = part.result()[which]
+                if part is not settled:  # asked once: there are thousands of changes in a pack
+                    if not part.done() or part.exception():
+                        return
+                    settled, sent = part, part.result()
+                first = sent.change(which)
             self._waiting.popleft()
             yield first
 
@@ -140,13 +197,13 @@ class Sender:
     def _note_hashed(self, known: Iterable[Known]) -> None:
         self._hashed.writelines([scan_line(each.hashed) for each in known if each.hashed])
 
-    def _send_file(self, found: Found, session: Session) -> list[Known]:
+    def _send_file(self, found: Found, session: Session) -> SentFile:
         """Send a large file; once more as it is by then, if it changed while it was read."""
         try:
             sent = self._send_as_it_is(found, session)
         except DataError:
             sent = self._send_as_it_is(looked_at_again(self.root, found), session)
-        return [known_of(entry_from(sent), sent if sent.mtime == found.mtime else None)]
+        return SentFile(known_of(entry_from(sent), sent if sent.mtime == found.mtime else None))
 
     def _send_as_it_is(self, found: Found, session: Session) -> Found:
         key = part_key([found])
@@ -156,7 +213,7 @@ class Sender:
             return found
         blocks = self._told_blocks(found.path, file_blocks(self.root, found))
         if whole:
-            sha256 = self._must_still_be(key, whole, blocks)
+            sha256 = self._must_still_be(key, whole, sha256_of_blocks(blocks))
         else:
             sha256 = session.part(key, found.size, min(there, found.size), blocks)
         self.told(found.path, 0, 1)
@@ -167,46 +224,57 @@ class Sender:
             yield block
             self.told(path, len(block), 0)
 
-    def _must_still_be(self, key: str, whole: str, blocks: Iterable[bytes]) -> str:
+    def _must_still_be(self, key: str, whole: str, sha256: str) -> str:
         """The checksum of a part that the box has whole from the last attempt."""
-        digest = hashlib.sha256()
-        for block in blocks:
-            digest.update(block)
-        if digest.hexdigest() != whole:
+        if sha256 != whole:
             self.incoming.pop(key)
             raise DataError(f"{self.root} changed since the last attempt", "try again")
         return whole
 
-    def _send_pack(self, members: list[Found], session: Session) -> list[Known]:
-        key, placed = part_key(members), list[tuple[Found, int]]()
-        there, whole = self.incoming.get(key, (0, ""))
-        offset = 0 if whole else boundary(members, there)
-        batches = self._told_batches(pack_batches(self.root, members, placed, offset))
-        if whole:
-            pack = self._must_still_be(key, whole, (batch.tar for batch in batches))
+    def _send_pack(
+        self, order: Order, members: list[Found], pack: Pack, session: Session
+    ) -> SentPack:
+        if order.whole:
+            for batch in pack:
+                self._tell_batch(batch)
+            sha256 = self._must_still_be(order.key, order.whole, pack.sha256)
         else:
-            pack = session.pack(key, pack_size_at_most(members), offset, batches)
-        return [
-            in_pack(asked, found, offset, pack)
-            for asked, (found, offset) in zip(members, placed, strict=True)
-        ]
+            sha256 = session.pack(order.key, order.size, order.offset, pack, self._tell_batch)
+        return SentPack(members, pack.placed, sha256)
 
-    def _told_batches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        for batch in batches:
-            yield batch
-            self.told(batch.path, len(batch.contents), batch.files)
+    def _tell_batch(self, batch: Batch) -> None:
+        self.told(batch.path, batch.size, batch.files)
+
+
+@contextlib.contextmanager
+def threads_that_take_turns() -> Iterator[None]:
+    """While many changes are made in one thread, those that send do not wait for it.
+
+    By default a thread that has data to pass on gets its turn after 5 ms, at every frame. And the
+    garbage collector looks at each new tuple many times, of which none refers to itself.
+    """
+    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
+    sys.setswitchinterval(TURN)
+    gc.set_threshold(100_000, *thresholds[1:])
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*thresholds)
 
 
 def known_of(entry: Entry, hashed: Found | None = None) -> Known:
     return Known((key_of(entry), entry), hashed)
 
 
-def in_pack(asked: Found, found: Found, offset: int, pack: str) -> Known:
+def in_pack(found: Found, placed: Placed, pack: str) -> Known:
     """A file as it was read; it is remembered if it still was what the scan had seen."""
-    path, kind, mode, size, mtime, _, sha256, _ = found
-    same = (asked.size, asked.mtime) == (size, mtime)
-    entry = Entry(path, kind, mode, size, mtime, sha256, pack, offset)
-    return Known((path, entry), found if same else None)
+    path, kind, mode, size, mtime, inode, _, target = found
+    length, changed_at, sha256, offset = placed
+    entry = Entry(path, kind, mode, length, changed_at, sha256, pack, offset)
+    if (size, mtime) != (length, changed_at):
+        return Known((path, entry))
+    return Known((path, entry), Found(path, kind, mode, size, mtime, inode, sha256, target))
 
 
 def pass_on(to: Future[Any], done: Future[Any]) -> None:

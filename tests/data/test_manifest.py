@@ -1,6 +1,5 @@
 """Manifests: the order, the merge, the ID, the paths that none may hold; scans; where packs are cut."""
 
-import hashlib
 import os
 import tarfile
 
@@ -8,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.effects.parts import pack_batches
 from deploy.effects.scan import read_scan, scan, scan_line
 from deploy.effects.session import in_pieces
 from deploy.errors import NoSpace
@@ -28,7 +26,7 @@ from deploy.onbox.manifest import (
     link_stays_inside,
     side_by_side,
 )
-from deploy.onbox.packing import END, header_size, padded, tar_header, tar_of
+from deploy.onbox.packing import tar_header
 from deploy.onbox.reading import spread
 from deploy.onbox.spill import Spill
 from deploy.plan.transfer import (
@@ -36,7 +34,6 @@ from deploy.plan.transfer import (
     PACK_AT_MOST,
     Found,
     Totals,
-    boundary,
     ends_pack,
     is_packing,
     is_worth_squeezing,
@@ -268,58 +265,6 @@ def test_room_is_counted_in_bytes_and_in_inodes(files, size, packing, there, fit
     else:
         with pytest.raises(NoSpace, match="/data"):
             must_fit(totals, packing, there, ROOM)
-
-
-@pytest.fixture
-def members(tmp_path):
-    """Names and contents of every kind, as a scan would find them below `set`."""
-    (tmp_path / "set").mkdir()
-    found = []
-    names = ["a", "b" * 200, os.fsdecode(b"bad\xff"), "猫" * 40, "new\nline", "empty"]
-    for number, name in enumerate(names):
-        path = tmp_path / "set" / name
-        path.write_bytes(os.fsencode(name) if name != "empty" else b"")
-        os.utime(path, (0, -5 if number == 0 else 1_700_000_000 + number))
-        status = path.stat()
-        found.append(Found(name, FILE, 0o640, status.st_size, status.st_mtime_ns))
-    return found
-
-
-def test_a_pack_is_a_tar_that_any_tar_reads(tmp_path, members):
-    root, placed = tmp_path / "set", []
-    data = b"".join(batch.tar for batch in pack_batches(str(root), members, placed))
-    (tmp_path / "pack.tar").write_bytes(data)
-    with tarfile.open(tmp_path / "pack.tar") as tar:
-        read = {each.name: tar.extractfile(each).read() for each in tar}
-        assert {each.mode for each in tar.getmembers()} == {0o640}
-    assert read == {each.path: (root / each.path).read_bytes() for each in members}
-    for found, offset in placed:
-        assert data[offset : offset + found.size] == read[found.path]
-        assert found.sha256 == hashlib.sha256(read[found.path]).hexdigest()
-
-
-def test_the_box_makes_the_same_tar_of_what_travels(tmp_path, members):
-    for batch in pack_batches(str(tmp_path / "set"), members, []):
-        assert batch.tar == (tar_of(batch.heads, batch.contents) if batch.heads else END)
-
-
-@pytest.mark.parametrize("heads", [b"nonsense\0", b"644 5 0 a\0", b"644 -1 0 a\0", b""])
-def test_what_does_not_fit_together_is_no_pack(heads):
-    with pytest.raises(ValueError):
-        tar_of(heads, b"four")
-
-
-def test_a_pack_goes_on_where_its_last_whole_file_ends(tmp_path, members):
-    ends, at = [0], 0
-    for each in members:
-        at += header_size(each.path, each.mtime // 10**9) + padded(each.size)
-        ends.append(at)
-    for there in range(0, at + 512, 100):
-        assert boundary(members, there) == max(end for end in ends if end <= there)
-    whole = b"".join(b.tar for b in pack_batches(str(tmp_path / "set"), members, []))
-    assert len(whole) == at + len(END)
-    cut = [b.tar for b in pack_batches(str(tmp_path / "set"), members, [], ends[3])]
-    assert len(cut[0]) == ends[3] and b"".join(cut) == whole
 
 
 @pytest.mark.parametrize(

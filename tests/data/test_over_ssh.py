@@ -6,6 +6,8 @@ import shutil
 import pytest
 
 from deploy.effects import upload as sending
+from deploy.effects.packer import PackThere
+from deploy.effects.parts import PackHere
 from deploy.effects.session import Session
 from deploy.effects.ssh import Channel
 from deploy.errors import LinkLost
@@ -88,8 +90,8 @@ def test_cut_off_on_our_own_channel_it_goes_on_where_it_was(
     else:
         (source / "large").write_bytes(random.Random(5).randbytes(32 << 20))
     size = sum(each.stat().st_size for each in source.rglob("*") if each.is_file())
-    name = "pack_batches" if what == "pack" else "file_blocks"
-    whole = getattr(sending, name)
+    reader, name = (PackThere, "__iter__") if what == "pack" else (sending, "file_blocks")
+    whole = getattr(reader, name)
 
     def cut_in_between(*words):
         for at, block in enumerate(whole(*words)):
@@ -97,12 +99,12 @@ def test_cut_off_on_our_own_channel_it_goes_on_where_it_was(
                 server.cut()
             yield block
 
-    monkeypatch.setattr(sending, name, cut_in_between)
+    monkeypatch.setattr(reader, name, cut_in_between)
     desk = server.desk()
     with desk.open("box") as box, pytest.raises(LinkLost):
         upload_set(desk, box, "set", DataSet(str(source)))
     assert not (server.data / "set" / ".gpubox" / "current").exists()
-    monkeypatch.setattr(sending, name, whole)
+    monkeypatch.setattr(reader, name, whole)
     with desk.open("box") as box:
         again = upload_set(desk, box, "set", DataSet(str(source)))
         staged = stage_set(desk, box, "set")
@@ -147,7 +149,7 @@ def test_several_streams_bring_the_same_version_as_one(several, sshd, tmp_path, 
 def test_several_streams_cut_off_go_on_and_mend_damage(several, tmp_path, monkeypatch):
     small_files(tmp_path / "set", 1500)
     (tmp_path / "set" / "large").write_bytes(random.Random(3).randbytes(8 << 20))
-    whole = sending.pack_batches
+    whole = PackHere.__iter__
     begun = []
 
     def cut_in_between(*words):
@@ -157,12 +159,12 @@ def test_several_streams_cut_off_go_on_and_mend_damage(several, tmp_path, monkey
                 several.cut()
             yield batch
 
-    monkeypatch.setattr(sending, "pack_batches", cut_in_between)
+    monkeypatch.setattr(PackHere, "__iter__", cut_in_between)
     desk = several.desk()
     with desk.open("box") as box, pytest.raises(LinkLost):
         upload_set(desk, box, "set", DataSet(str(tmp_path / "set")))
     assert not (several.data / "set" / ".gpubox" / "current").exists()
-    monkeypatch.setattr(sending, "pack_batches", whole)
+    monkeypatch.setattr(PackHere, "__iter__", whole)
     with desk.open("box") as box:
         again = upload_set(desk, box, "set", DataSet(str(tmp_path / "set")))
         assert 0 < again["sent_bytes"] < bytes_of(tmp_path / "set")
