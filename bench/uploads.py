@@ -246,33 +246,33 @@ def plan_only(root: str) -> None:
     import tempfile
 
     from deploy.effects.hashes import Memory
+    from deploy.effects.manifests import Base, write_manifest
     from deploy.effects.parts import sha256_of
-    from deploy.effects.scan import read_scan, scan
-    from deploy.onbox.manifest import Checker, line_of
-    from deploy.plan.transfer import Totals, entry_from, entry_of, steps
+    from deploy.effects.scan import scan, scan_line
+    from deploy.plan.transfer import Totals, entry_from, key_of, steps
 
     memory = Memory(root, ())
     with tempfile.TemporaryDirectory(dir=memory.folder) as folder:
-        scan(root, (), Path(folder) / "scan")
-        known = memory.recall(read_scan(Path(folder) / "scan"))
+        mark = scan(root, (), Path(folder) / "scan").fingerprint
+        memory.remember(mark, memory.recall(Path(folder) / "scan"))
         memory.remember(
-            each
-            if each.sha256 or each.type != "file"
-            else each._replace(sha256=sha256_of(root, each))
-            for each in known
+            mark,
+            (
+                scan_line(
+                    each
+                    if each.sha256 or each.type != "file"
+                    else each._replace(sha256=sha256_of(root, each))
+                )
+                for each in memory.found()
+            ),
         )
-        check, written = Checker(), Path(folder) / "manifest"
-        with written.open("w") as file:
-            for each in read_scan(memory.known):
-                entry = entry_from(each)
-                check.add(entry)
-                file.write(line_of(entry))
+        changes = ((key_of(each), entry_from(each)) for each in memory.found())
+        written, _, version, header = write_manifest((), changes, Path(folder), "")
         totals = Totals()
-        with written.open() as lines:
-            for step in steps(read_scan(memory.known), (entry_of(line) for line in lines), True):
-                totals.add(step)
+        for step in steps(memory.found(), Base(written).entries(), True):
+            totals.add(step)
         assert totals.changes == 0, totals
-    print(check.version()[:12], check.files, file=sys.stderr)
+    print(version[:12], header.files, file=sys.stderr)
 
 
 SCENARIOS: dict[str, Callable[..., None]] = {

@@ -1,4 +1,4 @@
-"""The laptop's memory of what it has hashed and of the manifests that boxes hold."""
+"""The laptop's memory of what it has hashed, and what has to be hashed before an upload."""
 
 from __future__ import annotations
 
@@ -6,31 +6,41 @@ import contextlib
 import hashlib
 import json
 import os
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import IO
 
-from deploy.effects.agent import Agent, read_frames
 from deploy.effects.parts import sha256_of
-from deploy.effects.scan import read_scan, scan_line
+from deploy.effects.scan import UNKNOWN, found_of
 from deploy.effects.settings import laptop_folder
-from deploy.errors import TransferError
-from deploy.plan.transfer import FILE, FOLDER, LINK, Entry, Found, read_manifest, side_by_side
+from deploy.plan.transfer import (
+    AFTER_ALL,
+    FILE,
+    FOLDER,
+    LINK,
+    Entry,
+    Found,
+    key_of,
+    side_by_side,
+)
 
 MOST_MOVED = 200_000  # contents that lost their path and are looked for under another
-MANIFESTS_KEPT = 12
+SUM = len(UNKNOWN)
 
 
 class Memory:
-    """What is remembered of one folder: `known` is its last scan with checksums."""
+    """What is remembered of one folder: its last scan, each line behind its checksum.
+
+    The first line is the scan's fingerprint.
+    """
 
     def __init__(self, root: str, exclude: Iterable[str]) -> None:
         named = json.dumps([root, *exclude]).encode()
         self.folder = laptop_folder() / "uploads" / hashlib.sha256(named).hexdigest()[:24]
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.known = self.folder / "known.tsv"
+        self.known = self.folder / "known"
         self._note = self.folder / "known.json"
         self._looked = self.folder / "looked"  # the scan of an archive that was found to be good
 
@@ -55,21 +65,90 @@ class Memory:
     def remember_look(self, fingerprint: str) -> None:
         replace(self._looked, [fingerprint])
 
-    def remember(self, found: Iterable[Found]) -> None:
-        replace(self.known, (scan_line(each) for each in found))
+    def remember(self, fingerprint: str, lines: Iterable[str]) -> None:
+        replace(self.known, chain([fingerprint + "\n"], lines))
 
-    def learn(self, hashed: Path) -> None:
-        """Take over the checksums of files that were hashed on the way: a scan's lines, in order."""
-        with self.known.open(encoding="ascii") as known, hashed.open(encoding="ascii") as fresh:
-            replace(self.known, newest(known, fresh))
+    def stands_for(self, version: str) -> bool:
+        """Whether what is remembered is just what came to this version."""
+        with self._lines() as (fingerprint, _):
+            return bool(version) and self.version_of(fingerprint) == version
 
-    def recall(self, found: Iterable[Found]) -> Iterator[Found]:
-        """With the checksums of files whose size, mtime and inode are what they were."""
-        known = read_scan(self.known) if self.known.exists() else iter(())
-        for old, new in side_by_side(known, found):
-            if new is not None:
-                same = old is not None and old[:6] == new[:6]
-                yield new._replace(sha256=old.sha256) if same else new
+    def found(self) -> Iterator[Found]:
+        """What is remembered, as a stream."""
+        with self._lines() as (_, lines):
+            for line in lines:
+                yield remembered(line)
+
+    def recall(self, scan: Path) -> Iterator[str]:
+        """A scan's lines, behind the checksums of files that are what they were by size, mtime, inode."""
+        with self._lines() as (_, known), scan.open(encoding="ascii") as scanned:
+            for old, new in matched(known, scanned):
+                if new:
+                    yield old if old[SUM:] == new else UNKNOWN + new
+
+    def changes(self, scan: Path, fingerprint: str, most: int) -> list[tuple[str, Found | None]]:
+        """Keys of what is not as it is remembered, and what is there now; the scan is remembered then.
+
+        Overflow, and all stays as it is, where that is more than `most`.
+        """
+        found: list[tuple[str, Found | None]] = []
+
+        def lines() -> Iterator[str]:
+            for old, new in matched(known, scanned):
+                if old[SUM:] == new:
+                    yield old
+                    continue
+                each = found_of(new or old[SUM:])
+                found.append((key_of(each), each if new else None))
+                if len(found) > most:
+                    raise OverflowError
+                if new:
+                    yield UNKNOWN + new
+
+        with self._lines() as (_, known), scan.open(encoding="ascii") as scanned:
+            self.remember(fingerprint, lines())
+        return found
+
+    def learn(self, hashed: Iterable[str]) -> None:
+        """Take over the checksums of files that were hashed on the way: lines of ours, in order."""
+        with self._lines() as (fingerprint, known):
+            self.remember(fingerprint, newest(known, iter(hashed)))
+
+    @contextlib.contextmanager
+    def _lines(self) -> Iterator[tuple[str, Iterator[str]]]:
+        """The fingerprint and the lines behind it; none where nothing is remembered."""
+        try:
+            file: IO[str] = self.known.open(encoding="ascii")
+        except FileNotFoundError:
+            yield "", iter(())
+            return
+        with file:
+            yield file.readline().rstrip("\n"), file
+
+
+def remembered(line: str) -> Found:
+    sha256 = line[:SUM]
+    return found_of(line[SUM:], "" if sha256 == UNKNOWN else sha256)
+
+
+def matched(known: Iterator[str], scanned: Iterator[str]) -> Iterator[tuple[str, str]]:
+    """Lines of the memory and of a scan, two where they tell of one path, else "" for the other."""
+    old, new = next(known, ""), next(scanned, "")
+    while old or new:
+        if old[SUM:] == new:  # the usual case, in which nobody looks at what it says
+            yield old, new
+            old, new = next(known, ""), next(scanned, "")
+            continue
+        here, there = key_or_end(old[SUM:]), key_or_end(new)
+        yield old if here <= there else "", new if there <= here else ""
+        if here <= there:
+            old = next(known, "")
+        if there <= here:
+            new = next(scanned, "")
+
+
+def key_or_end(line: str) -> str:
+    return key_of(found_of(line)) if line else AFTER_ALL
 
 
 def replace(path: Path, lines: Iterable[str]) -> None:
@@ -84,14 +163,12 @@ def replace(path: Path, lines: Iterable[str]) -> None:
 
 
 def newest(known: Iterable[str], fresh: Iterator[str]) -> Iterator[str]:
-    """A scan's lines, those of `fresh` in the place of the known ones of the same path."""
+    """The lines of a memory, those of `fresh` in the place of the ones that tell of the same file."""
     line = next(fresh, "")
-    path = line.split("\t", 6)[6:]
     for each in known:
-        if path == each.split("\t", 6)[6:]:
+        if line and line[SUM:] == each[SUM:]:
             yield line
             line = next(fresh, "")
-            path = line.split("\t", 6)[6:]
         else:
             yield each
 
@@ -135,70 +212,3 @@ def hash_what_may_have_moved(root: str, found: Iterable[Found], sizes: set[int])
         if each.type == FILE and not each.sha256 and each.size in sizes:
             each = each._replace(sha256=sha256_of(root, each))
         yield each
-
-
-class Base:
-    """The manifest that the box holds now, on this laptop's disk; empty where it holds none."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self.damaged: set[str] = set()  # checksums of packs and files that are to be sent again
-
-    def is_empty(self) -> bool:
-        return self._path is None
-
-    def sound_entries(self) -> Iterator[Entry]:
-        """Without those whose content is damaged there."""
-        wrong = self.damaged
-        return (
-            each
-            for each in self.entries()
-            if not wrong or not (each.pack in wrong or each.sha256 in wrong)
-        )
-
-    def entries(self) -> Iterator[Entry]:
-        if self._path is None:
-            return
-        with self._path.open(encoding="ascii") as file:
-            yield from read_manifest(file)[1]
-
-
-def manifests_folder() -> Path:
-    folder = laptop_folder() / "manifests"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
-
-
-def fetch_base(agent: Agent, name: str, state: dict[str, Any]) -> Base:
-    """The box's current manifest: from the last time, else over the line, checked by its checksum."""
-    if not state["id"]:
-        return Base(None)
-    path = manifests_folder() / f"{state['manifest']}.jsonl"
-    if not path.exists():
-        stream = agent.open("manifest", name=name, version=state["id"])
-        fresh, digest, unsqueeze = path.with_suffix(f".{os.getpid()}"), hashlib.sha256(), None
-        try:
-            stream.stdin.close()
-            unsqueeze = zlib.decompressobj()
-            with fresh.open("wb") as file:
-                for frame in read_frames(stream.stdout):
-                    data = unsqueeze.decompress(frame)
-                    digest.update(data)
-                    file.write(data)
-            if digest.hexdigest() != state["manifest"]:
-                raise TransferError(f"{name}: the manifest did not arrive whole", "try again")
-            fresh.replace(path)
-        finally:
-            stream.close()
-            fresh.unlink(missing_ok=True)
-    path.touch()
-    return Base(path)
-
-
-def keep_manifest(written: Path, sha256: str) -> None:
-    """Put a manifest that the box holds now where `fetch_base` looks; drop the oldest ones."""
-    folder = manifests_folder()
-    written.replace(folder / f"{sha256}.jsonl")
-    by_age = sorted(folder.glob("*.jsonl"), key=lambda each: each.stat().st_mtime)
-    for old in by_age[:-MANIFESTS_KEPT]:
-        old.unlink(missing_ok=True)

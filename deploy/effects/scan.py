@@ -1,77 +1,69 @@
-"""Walks a folder on the laptop into a sorted scan file, and says what in it is awkward."""
+"""Scans a folder on the laptop into a sorted file, and says what in it is awkward."""
 
 from __future__ import annotations
 
-import fnmatch
+import contextlib
 import hashlib
+import json
 import os
-import re
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from json import loads
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator
 from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NamedTuple
 
+from deploy.effects.walk import Part, Survey, Walk, folded
 from deploy.errors import DataError
-from deploy.plan.transfer import (
-    ARCHIVE,
-    FILE,
-    FOLDER,
-    LINK,
-    PACK_BELOW,
-    Found,
-    link_stays_inside,
-    must_be_what_its_name_says,
-)
+from deploy.onbox.manifest import unquoted
+from deploy.plan.transfer import ARCHIVE, Found, must_be_what_its_name_says
 
-ALWAYS_SKIPPED = (".DS_Store", "._*", "__MACOSX", ".git", "Thumbs.db")
 SHOWN = 5  # names in one message
 MOST_COMPARED = 1_000_000  # names in an archive
+ENOUGH = 16  # folders: from here on they are shared out, and no longer looked into to find more
+LEVELS = 8  # that are looked into for them at most
+PIECES = 32  # a folder's names are shared out in so many, if helpers are worth their start
+FEW = 2000  # names that one process looks at sooner than a helper has started
+MOST_HELPERS = 3
+UNKNOWN = "-" * 64  # a checksum's place
+HELPER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from deploy.effects.walk import help_walking
+help_walking()
+"""
 
 
-@dataclass
-class Survey:
-    """What a scan saw beside the entries themselves."""
+def refuse_what_cannot_go(survey: Survey, root: str) -> None:
+    if survey.unreadable:
+        raise DataError(f"{root}: can't be read: {some(survey.unreadable)}", "chmod, or --exclude")
+    if survey.leaving:
+        raise DataError(
+            f"{root}: links that lead out of the set: {some(survey.leaving)}",
+            "copy what they point to, or --exclude them",
+        )
 
-    files: int = 0
-    folders: int = 0
-    links: int = 0
-    bytes: int = 0
-    small: int = 0  # files below PACK_BELOW
-    skipped: int = 0
-    special: list[str] = field(default_factory=list)  # sockets, fifos, devices: left out
-    unreadable: list[str] = field(default_factory=list)
-    leaving: list[str] = field(default_factory=list)  # links that lead out of the set
-    alike: list[tuple[str, str]] = field(default_factory=list)
-    linked_bytes: int = 0  # that hard links would have saved
-    sparse: int = 0  # files that take much less room here than they will on the box
-    fingerprint: str = ""
 
-    def refuse_what_cannot_go(self, root: str) -> None:
-        if self.unreadable:
-            raise DataError(
-                f"{root}: can't be read: {some(self.unreadable)}", "chmod, or --exclude"
-            )
-        if self.leaving:
-            raise DataError(
-                f"{root}: links that lead out of the set: {some(self.leaving)}",
-                "copy what they point to, or --exclude them",
-            )
+def warnings(survey: Survey) -> list[str]:
+    said = []
+    if survey.alike:
+        pairs = some([f"{a!r} and {b!r}" for a, b in survey.alike])
+        said.append(f"names that some systems take for one: {pairs}")
+    if survey.special:
+        said.append(f"left out, not files: {some(survey.special)}")
+    if more := linked_bytes(survey):
+        said.append(f"hard links go up as separate files, {more} bytes more")
+    if survey.sparse:
+        said.append(f"{survey.sparse} sparse files: their holes go up as zeros")
+    return said
 
-    def warnings(self) -> list[str]:
-        said = []
-        if self.alike:
-            pairs = some([f"{a!r} and {b!r}" for a, b in self.alike])
-            said.append(f"names that some systems take for one: {pairs}")
-        if self.special:
-            said.append(f"left out, not files: {some(self.special)}")
-        if self.linked_bytes:
-            said.append(f"hard links go up as separate files, {self.linked_bytes} bytes more")
-        if self.sparse:
-            said.append(f"{self.sparse} sparse files: their holes go up as zeros")
-        return said
+
+def linked_bytes(survey: Survey) -> int:
+    """What hard links save here: all but the first name of each file."""
+    sizes = {(device, inode): size for device, inode, size in survey.linked}
+    return sum(size for _, _, size in survey.linked) - sum(sizes.values())
 
 
 def some(names: list[str]) -> str:
@@ -79,51 +71,201 @@ def some(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def scan(root: str, exclude: Iterable[str], target: Path) -> Survey:
-    """Write the scan file of `root` to `target`; its SHA-256 is the survey's fingerprint."""
-    survey, digest, batch = Survey(), hashlib.sha256(), list[str]()
-    with target.open("wb") as file:
-        for lines in Walk(root, exclude, survey):
-            batch += lines
-            if len(batch) >= 1000:
-                _write_down(batch, file, digest)
-        _write_down(batch, file, digest)
+class Unit(NamedTuple):
+    """Some names of a folder; `deep`: with all that is in the folders among them."""
+
+    prefix: str
+    names: list[str]
+    deep: bool = True
+
+
+class Lines(NamedTuple):
+    """Where a unit's lines are, and what was seen on the way."""
+
+    path: Path
+    begin: int
+    length: int
+    seen: dict[str, Any]
+
+
+def scan(root: str, exclude: Iterable[str], target: Path, helpers: int | None = None) -> Survey:
+    """Write the scan of `root` to `target`; its SHA-256 is the survey's fingerprint.
+
+    Helpers (processes; a core each, if not said) are begun where there is enough to look at.
+    The file is the same, however many there are.
+    """
+    walk = Walk(root, tuple(exclude))
+    top = walk.names("")
+    if ".gpubox/" in top or ".gpubox" in top:
+        raise DataError(f"{root} holds .gpubox, a name that we need", "rename it")
+    units = shared_out(walk, top)
+    survey, digest = walk.take_survey(), hashlib.sha256()
+    with target.open("wb") as file, contextlib.ExitStack() as parts:
+        for done in _work_off(units, walk, target, helpers, parts):
+            survey.add(done.seen)
+            for block in _blocks(done):
+                digest.update(block)
+                file.write(block)
     survey.fingerprint = digest.hexdigest()
     return survey
 
 
-def _write_down(batch: list[str], file: IO[bytes], digest: Any) -> None:
-    block = "".join(batch).encode("ascii")
-    batch.clear()
-    digest.update(block)
-    file.write(block)
+def shared_out(walk: Walk, top: list[str]) -> list[Unit]:
+    """All below the root in units, in the order of a manifest."""
+    units = [Unit("", top)]
+    for _ in range(LEVELS):
+        if not 0 < sum(len(folders(each)) for each in units) < ENOUGH:
+            break
+        units = [part for each in units for part in opened(walk, each)]
+    return [part for each in units for part in sliced(each)]
+
+
+def folders(unit: Unit) -> list[str]:
+    return [name for name in unit.names if name.endswith("/")] if unit.deep else []
+
+
+def opened(walk: Walk, unit: Unit) -> Iterator[Unit]:
+    """The same with each folder's content as a unit of its own."""
+    begin = 0
+    for end, name in enumerate(unit.names, 1):
+        if unit.deep and name.endswith("/"):
+            yield Unit(unit.prefix, unit.names[begin:end], deep=False)
+            yield Unit(unit.prefix + name, walk.names(unit.prefix + name))
+            begin = end
+    yield Unit(unit.prefix, unit.names[begin:], unit.deep)
+
+
+def sliced(unit: Unit) -> Iterator[Unit]:
+    """In pieces: small ones where nobody knows how much is in its folders."""
+    most = max(1, len(unit.names) // PIECES) if folders(unit) else FEW
+    for at in range(0, len(unit.names), most):
+        yield unit._replace(names=unit.names[at : at + most])
+
+
+def worth_helping(units: list[Unit]) -> bool:
+    names = sum(len(each.names) for each in units)
+    return len(units) > 1 and (names > FEW or any(folders(each) for each in units))
+
+
+def _work_off(
+    units: list[Unit], walk: Walk, target: Path, helpers: int | None, parts: contextlib.ExitStack
+) -> list[Lines]:
+    """The lines of all units; each is done by whoever is free, and here where a helper failed."""
+    if helpers is None:
+        helpers = min(MOST_HELPERS, cores() - 1) if worth_helping(units) else 0
+    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for index in range(len(units)):
+        todo.put(index)
+    done: dict[int, Lines] = {}
+    threads = []
+    for number in range(1, helpers + 1):
+        helper = parts.enter_context(Helper(walk, target.with_name(f"{target.name}.{number}")))
+        threads.append(threading.Thread(target=helper.work_off, args=(units, todo, done)))
+        threads[-1].start()
+    path = target.with_name(target.name + ".0")
+    with path.open("wb") as file:
+        part = Part(walk, file)
+        for index in left_in(todo):
+            done[index] = Lines(path, *part.take(*units[index]))
+        for thread in threads:
+            thread.join()
+        for index in sorted(set(range(len(units))) - done.keys()):
+            done[index] = Lines(path, *part.take(*units[index]))
+    return [done[index] for index in range(len(units))]
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def left_in(todo: queue.SimpleQueue[int]) -> Iterator[int]:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            yield todo.get_nowait()
+
+
+class Helper:
+    """A process that walks units for us; what it did not answer is not done."""
+
+    def __init__(self, walk: Walk, path: Path) -> None:
+        self.path = path
+        self._first = json.dumps([walk.root, walk.exclude, str(path)])
+        root = str(Path(__file__).resolve().parents[2])
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", "-E", "-c", HELPER, root],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def work_off(
+        self, units: list[Unit], todo: queue.SimpleQueue[int], done: dict[int, Lines]
+    ) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._say(self._first)
+            for index in left_in(todo):
+                self._say(json.dumps(units[index]))
+                done[index] = Lines(self.path, *json.loads(self._answer()))
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(line.encode("ascii") + b"\n")
+        self._process.stdin.flush()
+
+    def _answer(self) -> bytes:
+        assert self._process.stdout
+        return self._process.stdout.readline()
+
+    def __enter__(self) -> Helper:
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def _blocks(lines: Lines) -> Iterator[bytes]:
+    with lines.path.open("rb") as file:
+        file.seek(lines.begin)
+        left = lines.length
+        while left:
+            block = file.read(min(left, 1 << 20))
+            if not block:
+                raise OSError(f"{lines.path} is shorter than it was")
+            left -= len(block)
+            yield block
 
 
 def scan_line(found: Found) -> str:
+    """A line of the memory: the checksum, or UNKNOWN, and then the line that a scan has."""
     path, kind, mode, size, mtime, inode, sha256, target = found
     tail = "\t" + quoted(target) if target else ""
-    return f"{kind}\t{mode}\t{size}\t{mtime}\t{inode}\t{sha256}\t{quoted(path)}{tail}\n"
+    return f"{sha256 or UNKNOWN}{kind}\t{mode}\t{size}\t{mtime}\t{inode}\t{quoted(path)}{tail}\n"
+
+
+def found_of(line: str, sha256: str = "") -> Found:
+    """What a scan's line says."""
+    kind, mode, size, mtime, inode, path, *target = line[:-1].split("\t")
+    return Found(
+        unquoted(path[1:-1]),
+        kind,
+        int(mode),
+        int(size),
+        int(mtime),
+        int(inode),
+        sha256,
+        unquoted(target[0][1:-1]) if target else "",
+    )
 
 
 def read_scan(path: Path) -> Iterator[Found]:
-    """The entries of a scan file, as a stream."""
+    """The entries of a scan, as a stream."""
     with path.open(encoding="ascii") as file:
         for line in file:
-            kind, mode, size, mtime, inode, sha256, name, *target = line.rstrip("\n").split("\t")
-            yield Found(
-                _unquoted(name),
-                kind,
-                int(mode),
-                int(size),
-                int(mtime),
-                int(inode),
-                sha256,
-                _unquoted(target[0]) if target else "",
-            )
-
-
-def _unquoted(text: str) -> str:
-    return text[1:-1] if "\\" not in text else str(loads(text))
+            yield found_of(line)
 
 
 class Alike:
@@ -140,135 +282,9 @@ class Alike:
             self.see(folder)
             self._folder = folder
         if len(self._seen) < MOST_COMPARED:
-            other = self._seen.setdefault(_folded(path), path)
+            other = self._seen.setdefault(folded(path), path)
             if other != path and (other, path) not in self.pairs[-SHOWN:]:
                 self.pairs.append((other, path))
-
-
-class Walk:
-    """Iterates over what lies below a root as lists of lines, in the order of a manifest.
-
-    Memory: one folder a level.
-    """
-
-    def __init__(self, root: str, exclude: Iterable[str], survey: Survey) -> None:
-        self.root, self.survey = root, survey
-        excluded = [each.rstrip("/") for each in exclude]
-        self._skip = _any_of([*ALWAYS_SKIPPED, *excluded])
-        self._skip_path = _any_of(excluded) if excluded else None
-        self._check_access = hasattr(os, "geteuid") and os.geteuid() != 0
-        self._seen_inodes: set[tuple[int, int]] = set()
-
-    def __iter__(self) -> Iterator[list[str]]:
-        levels = [self._folder("")]
-        while levels:
-            lines, below = next(levels[-1], (None, ""))
-            if lines is None:
-                levels.pop()
-                continue
-            yield lines
-            if below:
-                levels.append(self._folder(below))
-
-    def _folder(self, prefix: str) -> Iterator[tuple[list[str], str]]:
-        """Lines up to a folder, and that folder; the last ones with ""."""
-        lines: list[str] = []
-        for kind, each in self._entries(prefix):
-            path = prefix + each.name
-            if kind == FILE:
-                lines.append(self._file(path, each))
-            elif kind == LINK:
-                lines.append(self._link(path, each))
-            elif kind == FOLDER:
-                self.survey.folders += 1
-                mode = each.stat(follow_symlinks=False).st_mode & 0o777
-                yield [*lines, scan_line(Found(path, FOLDER, mode, 0, 0))], path + "/"
-                lines = []
-            else:
-                self.survey.special.append(path)
-        yield lines, ""
-
-    def _entries(self, prefix: str) -> list[tuple[str, os.DirEntry[str]]]:
-        """What is in a folder, each with what it is, in the order of a manifest."""
-        try:
-            with os.scandir(os.path.join(self.root, prefix)) as entries:
-                named = [each for each in entries if not self._skipped(prefix, each.name)]
-        except PermissionError:
-            self.survey.unreadable.append(prefix)
-            return []
-        if not prefix and any(each.name == ".gpubox" for each in named):
-            raise DataError(f"{self.root} holds .gpubox, a name that we need", "rename it")
-        kinds = [(_kind_of(each), each) for each in named]
-        kinds.sort(key=lambda each: each[1].name + "/" if each[0] == FOLDER else each[1].name)
-        self._note_alike(prefix, [each.name for _, each in kinds])
-        return kinds
-
-    def _skipped(self, prefix: str, name: str) -> bool:
-        if self._skip(name) or (prefix and self._skip_path and self._skip_path(prefix + name)):
-            self.survey.skipped += 1
-            return True
-        return False
-
-    def _file(self, path: str, entry: os.DirEntry[str]) -> str:
-        status, survey = entry.stat(follow_symlinks=False), self.survey
-        size = status.st_size
-        survey.files += 1
-        survey.bytes += size
-        survey.small += size < PACK_BELOW
-        if status.st_nlink > 1 or size > PACK_BELOW:
-            self._note_room(status)
-        if self._check_access and not os.access(entry.path, os.R_OK):
-            survey.unreadable.append(path)
-        mode, mtime, inode = status.st_mode & 0o777, status.st_mtime_ns, status.st_ino
-        return f"{FILE}\t{mode}\t{size}\t{mtime}\t{inode}\t\t{quoted(path)}\n"
-
-    def _link(self, path: str, entry: os.DirEntry[str]) -> str:
-        target, status = os.readlink(entry.path), entry.stat(follow_symlinks=False)
-        self.survey.links += 1
-        if not link_stays_inside(path, target):
-            self.survey.leaving.append(f"{path} → {target}")
-        size = len(os.fsencode(target))
-        return scan_line(
-            Found(path, LINK, 0o777, size, status.st_mtime_ns, status.st_ino, "", target)
-        )
-
-    def _note_room(self, status: os.stat_result) -> None:
-        if status.st_nlink > 1:
-            inode = (status.st_dev, status.st_ino)
-            self.survey.linked_bytes += status.st_size if inode in self._seen_inodes else 0
-            self._seen_inodes.add(inode)
-        blocks = getattr(status, "st_blocks", None)
-        if blocks is not None and blocks * 512 < status.st_size // 2:
-            self.survey.sparse += 1
-
-    def _note_alike(self, prefix: str, names: list[str]) -> None:
-        """Names in one folder that are equal after case folding or Unicode normalisation."""
-        if "".join(names).isascii() and len(set(map(str.lower, names))) == len(names):
-            return  # the usual case, with no look at each
-        seen: dict[str, str] = {}
-        for name in names:
-            other = seen.setdefault(_folded(name), name)
-            if other is not name:
-                self.survey.alike.append((prefix + other, prefix + name))
-
-
-def _any_of(patterns: Iterable[str]) -> Callable[[str], object]:
-    return re.compile("|".join(fnmatch.translate(each) for each in patterns)).match
-
-
-def _kind_of(entry: os.DirEntry[str]) -> str:
-    """Empty for what is neither a file nor a folder nor a link."""
-    if entry.is_file(follow_symlinks=False):
-        return FILE
-    if entry.is_dir(follow_symlinks=False):
-        return FOLDER
-    return LINK if entry.is_symlink() else ""
-
-
-def _folded(name: str) -> str:
-    if name.isascii():
-        return name.lower()
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
 
 
 def scan_archive(path: str, target: Path) -> Survey:
@@ -278,7 +294,7 @@ def scan_archive(path: str, target: Path) -> Survey:
     with open(path, "rb") as file:
         must_be_what_its_name_says(name, file.read(512))
     found = Found(name, ARCHIVE, 0o600, status.st_size, status.st_mtime_ns, status.st_ino)
-    line = scan_line(found)
+    line = scan_line(found)[len(UNKNOWN) :]
     target.write_text(line, encoding="ascii")
     digest = hashlib.sha256(line.encode()).hexdigest()
     return Survey(files=1, bytes=status.st_size, fingerprint=digest)

@@ -22,16 +22,25 @@ from .manifest import (
     Entry,
     Header,
     change_of,
-    changed,
     header_line,
     line_of,
     read_manifest,
     side_by_side,
+    spliced,
 )
 from .places import find_places
 from .publish import read_json, sync_file_system, write_json
 from .refusal import Refusal
-from .shelf import Shelf, current, find_shelf, find_version, make_folder, open_manifest, set_current
+from .shelf import (
+    Shelf,
+    current,
+    find_shelf,
+    find_version,
+    make_folder,
+    open_lines,
+    open_manifest,
+    set_current,
+)
 from .within import Tree
 
 LATER = "the same command mends it"
@@ -52,8 +61,13 @@ class Draft:
     def write(self, changes: Iterable[str]) -> None:
         """All changes against the base, as lines sorted by key; ValueError where they make no manifest."""
         with open(self._body, "w", encoding="ascii") as file:
-            with entries_of(self.shelf, self.base) as base:
-                for old, new in changed(base, map(change_of, changes)):
+            with lines_of(self.shelf, self.base) as base:
+                for piece in spliced(base, map(change_of, changes)):
+                    if isinstance(piece, list):
+                        self._check.add_lines(piece)
+                        file.writelines(piece)
+                        continue
+                    old, new = piece
                     self.arrived.see(old, new)
                     if new is not None:
                         self._check.add(new)
@@ -66,7 +80,7 @@ class Draft:
 
     def publish(self, version: str, header: Header) -> None:
         """Check it against what the laptop says, put the header before it, write the journal."""
-        self.arrived.must_have_all()
+        self.arrived.must_have_all(self._check.packs)
         counted = self._check.header(header.created)
         if self._check.version() != version or counted[:4] != header[:4]:
             raise Refusal(
@@ -88,13 +102,13 @@ class Draft:
 
 
 @contextlib.contextmanager
-def entries_of(shelf: Shelf, version: str) -> Iterator[Iterable[Entry]]:
-    """The entries of a version as a stream; none for ""."""
+def lines_of(shelf: Shelf, version: str) -> Iterator[Iterable[list[str]]]:
+    """The entries' lines of a version, many at once, as a stream; none for ""."""
     if not version:
         yield ()
         return
-    with open_manifest(shelf, version) as (_, entries):
-        yield entries
+    with open_lines(shelf, version) as (_, lines):
+        yield lines
 
 
 class Arrived:
@@ -109,7 +123,6 @@ class Arrived:
             str, int
         ] = {}  # packs that may still come by another stream, and how large
         self.missing: list[Entry] = []
-        self.named: set[str] = set()  # packs
         self.packs_to_move: set[str] = set()
         self.touches_plain = False  # else the commit need not look at every path again
 
@@ -123,8 +136,6 @@ class Arrived:
             self.touches_plain = True
         if new is None or new.type not in (FILE, ARCHIVE):
             return
-        if new.pack:
-            self.named.add(new.pack)
         if new == old:
             return
         if new.pack:
@@ -137,11 +148,14 @@ class Arrived:
         if new.sha256 not in self.whole and not _same_place(new, old) and not os.path.exists(kept):
             self.missing.append(new)
 
-    def must_have_all(self) -> None:
-        """All streams have ended by now: what they brought lies there, or it does not come."""
+    def must_have_all(self, named: set[str]) -> None:
+        """All streams have ended by now: what they brought lies there, or it does not come.
+
+        named  the packs that the manifest names
+        """
         self.whole, self.sizes = whole_parts(self.shelf), {}
-        self.packs_to_move = self.named & self.whole.keys()  # also where one is damaged there
-        self.touches_plain |= not self.whole.keys() <= self.named
+        self.packs_to_move = named & self.whole.keys()  # also where one is damaged there
+        self.touches_plain |= not self.whole.keys() <= named
         for pack, end in self.awaited.items():
             if end > self._pack_size(pack):
                 raise Refusal("TransferError", f"pack {pack[:12]} has not arrived whole", LATER)
@@ -229,7 +243,10 @@ def _put_in_place(shelf: Shelf, base: str, fresh: str) -> None:
 
 
 def _pairs(shelf: Shelf, base: str, fresh: str) -> Iterator[Any]:
-    with entries_of(shelf, base) as old, open(fresh, encoding="ascii") as file:
+    """Each path's entry before and after."""
+    with contextlib.ExitStack() as opened:
+        old = opened.enter_context(open_manifest(shelf, base))[1] if base else ()
+        file = opened.enter_context(open(fresh, encoding="ascii"))
         yield from side_by_side(old, read_manifest(file)[1])
 
 

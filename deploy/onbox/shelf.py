@@ -6,7 +6,7 @@ import contextlib
 import grp
 import os
 import stat
-from typing import Any, Iterator, NamedTuple
+from typing import Any, Iterator, NamedTuple, TextIO
 
 from . import manifest
 from .places import Places
@@ -134,10 +134,23 @@ def open_manifest(
     shelf: Shelf, version: str
 ) -> Iterator[tuple[manifest.Header, Iterator[manifest.Entry]]]:
     """Header and entries (a stream, while the block lasts) of a version; Refusal where damaged."""
+    with _opened(shelf, version) as file:
+        yield manifest.read_manifest(file)
+
+
+@contextlib.contextmanager
+def open_lines(shelf: Shelf, version: str) -> Iterator[tuple[manifest.Header, Iterator[list[str]]]]:
+    """As `open_manifest`, but the entries as their lines, many at once."""
+    with _opened(shelf, version) as file:
+        yield manifest.read_lines(file)
+
+
+@contextlib.contextmanager
+def _opened(shelf: Shelf, version: str) -> Iterator[TextIO]:
     path = shelf.version(version)
     try:
         with open(path, encoding="ascii") as file:
-            yield manifest.read_manifest(file)
+            yield file
     except FileNotFoundError:
         raise Refusal(
             "NoSuchRun", f"{shelf.name}: no version {version[:12]} on the box", "fab data"

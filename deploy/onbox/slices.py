@@ -8,7 +8,7 @@ import re
 from functools import partial
 from typing import Iterator, NamedTuple
 
-from .manifest import FILE, USUAL, Entry, Header, entry_of, header_of, is_safe
+from .manifest import USUAL, Entry, Header, entry_of, header_of, is_safe, usual_entry
 from .reading import CHUNK, ahead, read_fully
 from .refusal import Refusal
 from .shelf import Shelf
@@ -100,11 +100,7 @@ def not_packed(lines: bytes) -> list[Entry]:
 def packed(lines: bytes) -> list[Entry]:
     """Files that lie in packs; the usual lines are all taken apart at once."""
     text = lines.decode("ascii")
-    entries = [
-        Entry(path, FILE, int(mode), int(size), int(mtime), sha256, pack, int(offset))
-        for path, mode, size, mtime, sha256, pack, offset in USUAL.findall(text)
-        if pack
-    ]
+    entries = [usual_entry(*found) for found in USUAL.findall(text) if found[5]]
     if len(entries) == text.count(PACKED_TEXT) and all(is_safe(each.path) for each in entries):
         return entries
     return [entry_of(line) for line in _lines(lines) if PACKED_TEXT in line]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from deploy.errors import DataError, NoSpace
 from deploy.onbox.manifest import (
+    AFTER_ALL,
     ARCHIVE,
     FILE,
     FOLDER,
@@ -18,7 +19,6 @@ from deploy.onbox.manifest import (
     Checker,
     Entry,
     Header,
-    changed,
     check_name,
     entry_of,
     header_line,
@@ -26,8 +26,9 @@ from deploy.onbox.manifest import (
     line_of,
     line_of_change,
     link_stays_inside,
-    read_manifest,
+    read_lines,
     side_by_side,
+    spliced,
 )
 from deploy.onbox.packing import header_size, padded
 from deploy.plan.quantities import show_size
@@ -175,6 +176,12 @@ class Totals:
             if step.found.size > self.largest[1]:
                 self.largest = (step.found.path, step.found.size)
 
+    def keep(self, files: int, others: int) -> None:
+        """Count what is the same, as if each had been added."""
+        for reason, count in (("same content", files), ("same", others)):
+            if count:
+                self.why["keep", reason] = self.why.get(("keep", reason), 0) + count
+
     def parts(self) -> int:
         """About how many packs and files go up: more streams than that have nothing to do."""
         return self.plain_files + -(-self.packed_bytes // PACK_AT_LEAST)
@@ -252,6 +259,7 @@ def _is_tar_header(head: bytes) -> bool:
 
 
 __all__ = [  # what the rooms above take of the manifest, which lives on the box's side
+    "AFTER_ALL",
     "ARCHIVE",
     "FILE",
     "FOLDER",
@@ -260,7 +268,6 @@ __all__ = [  # what the rooms above take of the manifest, which lives on the box
     "Checker",
     "Entry",
     "Header",
-    "changed",
     "check_name",
     "entry_of",
     "header_line",
@@ -268,6 +275,7 @@ __all__ = [  # what the rooms above take of the manifest, which lives on the box
     "line_of",
     "line_of_change",
     "link_stays_inside",
-    "read_manifest",
+    "read_lines",
     "side_by_side",
+    "spliced",
 ]

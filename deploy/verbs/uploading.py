@@ -7,7 +7,7 @@ import getpass
 import os
 import socket
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,25 +16,26 @@ from deploy.console import Bar
 from deploy.effects.agent import Agent
 from deploy.effects.archive import can_look_into, look_into
 from deploy.effects.hashes import (
-    Base,
     Memory,
     Pathless,
-    fetch_base,
     hash_what_may_be_there,
     hash_what_may_have_moved,
-    keep_manifest,
 )
 from deploy.effects.link import Stream
-from deploy.effects.scan import Survey, read_scan, scan, scan_archive
+from deploy.effects.manifests import Base, fetch_base, keep_manifest, write_manifest
+from deploy.effects.scan import refuse_what_cannot_go, scan, scan_archive, scan_line, warnings
 from deploy.effects.session import session
 from deploy.effects.streams import Streams
-from deploy.effects.upload import Sender, Told, write_manifest
+from deploy.effects.upload import Sender, Told
+from deploy.effects.walk import Survey
 from deploy.errors import DataError, TransferError
 from deploy.plan.config import DataSet
 from deploy.plan.quantities import show_size
 from deploy.plan.transfer import (
+    FILE,
     Change,
     Entry,
+    Found,
     Step,
     Totals,
     is_archive,
@@ -46,6 +47,16 @@ from deploy.plan.transfer import (
 from deploy.verbs.desk import Desk
 
 FEW = 50_000  # changes that are kept in memory
+
+
+class Sides(NamedTuple):
+    """What is here and what the box has, without most of what is the same on both sides."""
+
+    found: Callable[[], Iterable[Found]]
+    base: Callable[[], Iterable[Entry]]
+    moved: dict[str, Entry]  # contents that lost their path, by checksum
+    same_files: int = 0  # that were left out
+    same_others: int = 0
 
 
 class Plan(NamedTuple):
@@ -95,9 +106,9 @@ class Upload:
         """Plan, show, and carry out over the stream; without one, only show."""
         base = fetch_base(self.box, self.name, state)
         base.damaged = set(state["damaged"])
-        moved = self._hash(base)
+        sides = self._few_changes(survey, state, base) or self._all(survey, base)
         packing = is_packing(self.wanted.layout, survey.small)
-        totals, changes = self._plan(base, packing, moved)
+        totals, changes = self._plan(sides, packing)
         there = sum(size for size, _ in state["incoming"].values())
         must_fit(totals, packing, there, state["room"])
         if not totals.changes:
@@ -128,7 +139,7 @@ class Upload:
             raise DataError(
                 f"{self.source} is neither a folder nor an archive", "name one of these"
             )
-        survey.refuse_what_cannot_go(self.source)
+        refuse_what_cannot_go(survey, self.source)
         must_hold_something(survey.files, survey.skipped, self.source)
         asking.join()
         if isinstance(answers[0], BaseException):
@@ -136,7 +147,7 @@ class Upload:
         return survey, answers[0]
 
     def _say_what_is_awkward(self, survey: Survey, state: dict[str, Any]) -> None:
-        for text in [*survey.warnings(), *state["notes"]]:
+        for text in [*warnings(survey), *state["notes"]]:
             self.desk.show.warn(text)
         zipped = str(self.wanted.path).lower().endswith(".zst")
         if zipped and not state["zstd"]:
@@ -154,7 +165,7 @@ class Upload:
             return
         with self.desk.show.progress(f"look into {self.name}", survey.bytes) as bar:
             found = look_into(self.source, self.wanted.zip_names, bar.at)
-        for text in Survey(alike=found.alike).warnings():
+        for text in warnings(Survey(alike=found.alike)):
             self.desk.show.warn(text)
         self.memory.remember_look(survey.fingerprint)
 
@@ -164,33 +175,51 @@ class Upload:
         )
         return self._answer(survey, version, Totals(), 0, False)
 
-    def _hash(self, base: Base) -> dict[str, Entry]:
-        """Bring the known checksums up to date; returns the contents that lost their path."""
-        scanned, root = read_scan(self.folder / "scan"), self.root
-        if base.is_empty() and not self.memory.known.exists():
-            (self.folder / "scan").replace(self.memory.known)
-            return {}
-        pathless = Pathless()
-        known = self.memory.recall(scanned)
-        self.memory.remember(hash_what_may_be_there(root, known, base.sound_entries(), pathless))
-        if sizes := pathless.sizes():
-            known = read_scan(self.memory.known)
-            self.memory.remember(hash_what_may_have_moved(root, known, sizes))
-        return pathless.contents
+    def _few_changes(self, survey: Survey, state: dict[str, Any], base: Base) -> Sides | None:
+        """What is not as it was when the box's version came about; None where that is not known."""
+        if base.damaged or not self.memory.stands_for(state["id"]):
+            return None
+        try:
+            changes = self.memory.changes(self.folder / "scan", survey.fingerprint, FEW)
+        except OverflowError:
+            return None
+        there, pathless = base.named(key for key, _ in changes), Pathless()
+        here = [found for _, found in changes if found]
+        found = list(hash_what_may_be_there(self.root, here, there, pathless))
+        found = list(hash_what_may_have_moved(self.root, found, pathless.sizes()))
+        if any(each.sha256 for each in found):
+            self.memory.learn(scan_line(each) for each in found if each.sha256)
+        files = sum(each.type == FILE for each in found)
+        same, others = survey.files - files, survey.folders + survey.links - (len(found) - files)
+        return Sides(lambda: found, lambda: there, pathless.contents, same, others)
 
-    def _plan(self, base: Base, packing: bool, moved: dict[str, Entry]) -> Plan:
+    def _all(self, survey: Survey, base: Base) -> Sides:
+        """Both sides in whole; checksums are remembered as they are found."""
+        memory, mark, root = self.memory, survey.fingerprint, self.root
+        memory.remember(mark, memory.recall(self.folder / "scan"))
+        pathless = Pathless()
+        if not base.is_empty():
+            known = hash_what_may_be_there(root, memory.found(), base.sound_entries(), pathless)
+            memory.remember(mark, map(scan_line, known))
+        if sizes := pathless.sizes():
+            known = hash_what_may_have_moved(root, memory.found(), sizes)
+            memory.remember(mark, map(scan_line, known))
+        return Sides(memory.found, base.sound_entries, pathless.contents)
+
+    def _plan(self, sides: Sides, packing: bool) -> Plan:
         """Few changes are kept as they are found; of many, the plan is made again as it is carried out."""
         totals, changes = Totals(), []
-        for step in self._steps(base, packing, moved):
+        totals.keep(sides.same_files, sides.same_others)
+        for step in self._steps(sides, packing):
             totals.add(step)
             if step.action != "keep" and totals.changes <= FEW:
                 changes.append(step)
         if totals.changes <= FEW:
             return Plan(totals, changes)
-        return Plan(totals, self._steps(base, packing, moved))
+        return Plan(totals, self._steps(sides, packing))
 
-    def _steps(self, base: Base, packing: bool, moved: dict[str, Entry]) -> Iterator[Step]:
-        return steps(read_scan(self.memory.known), base.sound_entries(), packing, moved)
+    def _steps(self, sides: Sides, packing: bool) -> Iterator[Step]:
+        return steps(sides.found(), sides.base(), packing, sides.moved)
 
     def _show_plan(self, totals: Totals, there: int) -> None:
         half = f", {show_size(there)} of it there from the last attempt" if there else ""
@@ -254,7 +283,7 @@ class Upload:
     ) -> str:
         """Send as the changes are asked for, then let the box make the new version current."""
         written, sha256, version, header = write_manifest(
-            base.entries(), changes, self.folder, self.wanted.zip_names
+            base.lines(), changes, self.folder, self.wanted.zip_names
         )
         answer = streams.commit(version, header._asdict())
         if answer["id"] != version:
@@ -266,7 +295,8 @@ class Upload:
     def _learn(self, hashed: Path) -> None:
         """Remember what was hashed on the way, however the upload ended."""
         try:
-            self.memory.learn(hashed)
+            with hashed.open(encoding="ascii") as lines:
+                self.memory.learn(lines)
         except OSError:
             self.desk.show.note("the checksums of this upload could not be remembered")
 

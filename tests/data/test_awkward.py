@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.effects.scan import scan
+from deploy.effects.scan import linked_bytes, refuse_what_cannot_go, scan, warnings
 from deploy.errors import DataError, UsageError
 from deploy.plan.config import DataSet
 from deploy.verbs.data import data
@@ -90,8 +90,8 @@ def test_links_that_leave_the_set_are_refused_by_name(tmp_path):
     (root / "sub" / "up").symlink_to("../../x")
     (root / "sub" / "fine").symlink_to("../sub")
     with pytest.raises(DataError, match="abs → /etc/hostname, sub/up → ../../x"):
-        survey(root).refuse_what_cannot_go(str(root))
-    survey(root, ["abs", "up"]).refuse_what_cannot_go(str(root))
+        refuse_what_cannot_go(survey(root), str(root))
+    refuse_what_cannot_go(survey(root, ["abs", "up"]), str(root))
 
 
 def test_what_is_no_file_is_named_and_left_out(tmp_path):
@@ -103,7 +103,7 @@ def test_what_is_no_file_is_named_and_left_out(tmp_path):
         (root / "file").write_bytes(b"x")
         found = survey(root)
     assert (found.files, found.special) == (1, ["fifo", "socket"])
-    assert any("fifo, socket" in text for text in found.warnings())
+    assert any("fifo, socket" in text for text in warnings(found))
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_holes_and_hard_links_are_said(tmp_path):
     (root / "one").write_bytes(b"x" * 1000)
     os.link(root / "one", root / "two")
     found = survey(root)
-    assert (found.sparse, found.linked_bytes) == (1, 1000)
-    assert len(found.warnings()) == 2
+    assert (found.sparse, linked_bytes(found)) == (1, 1000)
+    assert len(warnings(found)) == 2
 
 
 def test_on_the_box_only_the_user_can_read_it(box, tmp_path):

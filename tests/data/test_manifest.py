@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deploy.effects.hashes import remembered
 from deploy.effects.scan import read_scan, scan, scan_line
 from deploy.effects.session import in_pieces
 from deploy.errors import NoSpace
@@ -17,7 +18,6 @@ from deploy.onbox.manifest import (
     Checker,
     Entry,
     change_of,
-    changed,
     entry_of,
     is_safe,
     key_of,
@@ -25,6 +25,7 @@ from deploy.onbox.manifest import (
     line_of_change,
     link_stays_inside,
     side_by_side,
+    spliced,
 )
 from deploy.onbox.packing import tar_header
 from deploy.onbox.reading import spread
@@ -73,8 +74,7 @@ def test_names_of_any_bytes_survive_manifest_and_scan(raw, tmp_path):
     for entry in (Entry(path, FILE, sha256="0" * 64), Entry(path, LINK, target=path)):
         assert entry_of(line_of(entry)) == entry
     found = Found(path, LINK, 0o777, 1, 2, 3, "", path)
-    (tmp_path / "scan").write_text(scan_line(found))
-    assert list(read_scan(tmp_path / "scan")) == [found]
+    assert remembered(scan_line(found)) == found
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,39 @@ def test_changes_over_a_base_give_the_new_entries(old, new):
             changes.append(line_of_change(key_of(a), None))
         elif a != b:
             changes.append(line_of_change(key_of(b), b))
-    pairs = list(changed(old, map(change_of, changes)))
-    assert [b for _, b in pairs if b] == new
-    assert pairs == list(side_by_side(old, new))
+    for block in (1, 3, 100):
+        lines = list(map(line_of, old))
+        runs = [lines[at : at + block] for at in range(0, len(lines), block)]
+        pieces = list(spliced(runs, map(change_of, changes)))
+        pairs = [
+            pair
+            for piece in pieces
+            for pair in ([(e, e) for e in map(entry_of, piece)] if type(piece) is list else [piece])
+        ]
+        assert pairs == list(side_by_side(old, new))
+        assert all(a != b for a, b in (each for each in pieces if type(each) is tuple))
+
+
+def checked(entries):
+    """A Checker that has seen these one by one, and one that has seen their lines."""
+    one, other, lines = Checker(), Checker(), list(map(line_of, entries))
+    for each in entries:
+        one.add(each)
+    for at in range(0, len(lines), 3):
+        other.add_lines(lines[at : at + 3])
+    return one, other
+
+
+folders = st.tuples(paths, st.integers(0, 0o777)).map(lambda each: Entry(each[0], FOLDER, each[1]))
+archives = files.map(lambda each: each._replace(type="archive", pack="", offset=0))
+
+
+@quick
+@given(st.lists(files | folders | archives, max_size=12))
+def test_many_lines_count_as_each_of_them(entries):
+    one, other = checked(sorted_entries(entries))
+    assert one.version() == other.version() and one.header(0) == other.header(0)
+    assert one.packs == other.packs
 
 
 def test_the_id_leaves_the_time_out_and_nothing_else():
@@ -153,14 +183,59 @@ def test_the_id_leaves_the_time_out_and_nothing_else():
         [Entry("b", FILE), Entry("a", FILE)],
         [Entry("a", FILE), Entry("a", FILE)],
         [Entry("a", LINK, target="b"), Entry("a/x", FILE)],
+        [Entry("a", LINK, target="b"), Entry("a.b", LINK, target="b"), Entry("a/x", FILE)],
+        [Entry("a", LINK, target="b"), Entry("a", FOLDER), Entry("a/x", FILE)],
         [Entry("a", LINK, target="../b")],
     ],
 )
-def test_a_manifest_that_is_not_one_is_refused(entries):
-    check = Checker()
+@pytest.mark.parametrize("together", [1, 2, 3])
+def test_a_manifest_that_is_not_one_is_refused(entries, together):
+    entries = [each._replace(sha256="0" * 64) if each.type == FILE else each for each in entries]
+    check, lines = Checker(), list(map(line_of, entries))
     with pytest.raises(ValueError):
         for each in entries:
             check.add(each)
+    with pytest.raises(ValueError):
+        check = Checker()
+        for at in range(0, len(lines), together):
+            check.add_lines(lines[at : at + together])
+
+
+@pytest.mark.parametrize("path", ["../a", "a//b", "a/..", "/a", "a/", "", ".", ".gpubox/x", "a\0"])
+def test_an_unsafe_path_is_refused_among_many_lines(path):
+    kinds = [Entry(path, FILE, sha256="0" * 64), Entry(path, FOLDER)]
+    for bad in kinds if not path.endswith("/") else kinds[:1]:
+        around = [Entry(each, FILE, sha256="0" * 64) for each in ("!", "~")]
+        lines = [line_of(each) for each in sorted([*around, bad], key=key_of)]
+        with pytest.raises(ValueError, match=r"unsafe|order"):
+            Checker().add_lines(lines)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ('"size": 5', '"size": 05'),
+        ('"mode": 420', '"mode": 0420'),
+        ('"mtime": 1', '"mtime": 1.5'),
+        ('"a"', '"a\\ud800\\u0000"'),
+        ("}", ""),
+        ("}\n", "} \n"),
+    ],
+)
+def test_a_line_that_is_not_as_we_write_it_is_never_counted_wrong(wrong):
+    """It is refused, or counts as what it says when it is read as JSON."""
+    line = line_of(Entry("a", FILE, 0o644, 5, 1, "0" * 64)).replace(*wrong)
+    lines = [line_of(Entry("!", FILE, sha256="0" * 64)), line]
+    one, other = Checker(), Checker()
+    try:
+        for each in lines:
+            one.add(entry_of(each))
+    except ValueError:
+        with pytest.raises(ValueError):
+            other.add_lines(lines)
+    else:
+        other.add_lines(lines)
+        assert one.version() == other.version()
 
 
 def test_a_scan_comes_in_the_order_of_a_manifest(tmp_path):
