@@ -15,7 +15,17 @@ from .publish import read_json, write_json
 from .refusal import Refusal
 from .repack import repack
 from .room import in_use, is_used
-from .shelf import Shelf, current, find_shelf, find_version, incoming, open_manifest, versions
+from .shelf import (
+    Shelf,
+    current,
+    find_shelf,
+    find_version,
+    incoming,
+    lines_of_all,
+    open_manifest,
+    versions,
+)
+from .slices import not_packed, packs_in
 
 KEPT = 3  # the newest ones stay, beside pinned ones and those that runs use
 
@@ -171,13 +181,12 @@ def shrink(shelf: Shelf) -> int:
 
 def sweep(shelf: Shelf) -> int:
     """Remove packs and old plain files that no version names; bytes freed."""
-    packs, plain = set(), set()
-    for id in versions(shelf):
-        with open_manifest(shelf, id) as (_, entries):
-            for entry in entries:
-                packs.add(entry.pack)
-                if not entry.pack:
-                    plain.add(entry.sha256)
+    packs: set[str] = set()
+    plain: set[str] = set()
+    for lines in lines_of_all(shelf):
+        packs |= packs_in(lines)
+        for entry in not_packed(lines):
+            (packs if entry.pack else plain).add(entry.pack or entry.sha256)
     freed = 0
     for folder, needed in (("packs", packs), ("old", plain)):
         for name in os.listdir(shelf.at(folder)):

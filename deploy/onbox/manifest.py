@@ -322,6 +322,20 @@ def spliced(base: Iterable[list[str]], changes: Iterable[Change]) -> Iterator[Sp
         key, new = next(fresh, end)
 
 
+def only_new(before: Iterator[str], lines: Iterable[str]) -> Iterator[str]:
+    """Those of a manifest's lines that another one, `before`, does not have as they are."""
+    old = next(before, "")
+    for line in lines:
+        if line != old:
+            key = key_of_line(line)
+            while old and key_of_line(old) < key:
+                old = next(before, "")
+        if line == old:
+            old = next(before, "")
+        else:
+            yield line
+
+
 def first_from(lines: list[str], begin: int, key: str) -> int:
     """Index of the first line from `begin` on that does not sort before `key`.
 

@@ -8,7 +8,8 @@ import os
 from .manifest import Entry, header_line, line_of
 from .packing import END, tar_header
 from .publish import atomic_file, write_json
-from .shelf import Shelf, current, open_manifest, set_current, versions
+from .shelf import Shelf, current, lines_of_all, open_manifest, set_current, versions
+from .slices import packed
 from .unpack import contents
 
 WASTE = 0.30  # of a pack, above which it is written anew
@@ -45,11 +46,9 @@ def settle(shelf: Shelf) -> None:
 def wasteful(shelf: Shelf) -> list[tuple[str, list[Entry]]]:
     """Packs with too much waste, and what is wanted of each: one entry an offset, sorted."""
     wanted: dict[str, dict[int, int]] = {}
-    for version in versions(shelf):
-        with open_manifest(shelf, version) as (_, entries):
-            for each in entries:
-                if each.pack:
-                    wanted.setdefault(each.pack, {})[each.offset] = each.size
+    for lines in lines_of_all(shelf):
+        for each in packed(lines):
+            wanted.setdefault(each.pack, {})[each.offset] = each.size
     chosen = {
         pack
         for pack, sizes in wanted.items()

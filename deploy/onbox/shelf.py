@@ -6,6 +6,7 @@ import contextlib
 import grp
 import os
 import stat
+from itertools import chain, islice
 from typing import Any, Iterator, NamedTuple, TextIO
 
 from . import manifest
@@ -143,6 +144,21 @@ def open_lines(shelf: Shelf, version: str) -> Iterator[tuple[manifest.Header, It
     """As `open_manifest`, but the entries as their lines, many at once."""
     with _opened(shelf, version) as file:
         yield manifest.read_lines(file)
+
+
+def lines_of_all(shelf: Shelf) -> Iterator[bytes]:
+    """The entries' lines of all versions, many at once; what two have one after the other comes once."""
+    newer = ""
+    for version in versions(shelf):
+        with contextlib.ExitStack() as opened:
+            pieces = opened.enter_context(open_lines(shelf, version))[1]
+            lines: Iterator[str] = chain.from_iterable(pieces)
+            if newer:
+                before = opened.enter_context(open_lines(shelf, newer))[1]
+                lines = manifest.only_new(chain.from_iterable(before), lines)
+            while block := list(islice(lines, 4096)):
+                yield "".join(block).encode("ascii")
+        newer = version
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ SMALLEST, LARGEST, MOST = 64 << 10, 1 << 20, 4096  # bytes of a slice; slices of
 READERS = 8
 # No name can hold these: within a JSON string every quote has a backslash before it.
 SIZES = re.compile(rb'"size": (\d+)')
+PACK = re.compile(rb'", "pack": "([0-9a-f]{64})"')
 PACKED_TEXT = '", "pack": "'
 PACKED = PACKED_TEXT.encode()
 
@@ -95,6 +96,11 @@ def sizes_in(lines: bytes) -> list[int]:
 def not_packed(lines: bytes) -> list[Entry]:
     """Folders, links, archives and the files that stand under their own names."""
     return [entry_of(line) for line in _lines(lines) if PACKED_TEXT not in line]
+
+
+def packs_in(lines: bytes) -> set[str]:
+    """The packs that these lines name; a line that is not as we write it is for `not_packed`."""
+    return {each.decode() for each in set(PACK.findall(lines))}
 
 
 def packed(lines: bytes) -> list[Entry]:

@@ -24,6 +24,7 @@ from deploy.onbox.manifest import (
     line_of,
     line_of_change,
     link_stays_inside,
+    only_new,
     side_by_side,
     spliced,
 )
@@ -130,6 +131,16 @@ def test_changes_over_a_base_give_the_new_entries(old, new):
         ]
         assert pairs == list(side_by_side(old, new))
         assert all(a != b for a, b in (each for each in pieces if type(each) is tuple))
+
+
+@quick
+@given(st.lists(files, max_size=8), st.lists(files, max_size=8), st.data())
+def test_of_two_versions_the_lines_of_both_come_once(old, new, data):
+    old = sorted_entries(
+        [*old, *data.draw(st.lists(st.sampled_from(new), max_size=8) if new else st.just([]))]
+    )
+    before, lines = list(map(line_of, old)), list(map(line_of, sorted_entries(new)))
+    assert list(only_new(iter(before), lines)) == [line for line in lines if line not in before]
 
 
 def checked(entries):

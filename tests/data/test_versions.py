@@ -1,5 +1,6 @@
 """Versions: what goes up for a change, what stays, who waits for whom."""
 
+import json
 import os
 import random
 import shutil
@@ -9,8 +10,9 @@ import threading
 import pytest
 
 from deploy.errors import Busy, NoSuchRun, UsageError
-from deploy.onbox.keeping import Version, superfluous
+from deploy.onbox.keeping import Version, shrink, superfluous
 from deploy.onbox.repack import is_wasteful
+from deploy.onbox.shelf import Shelf
 from deploy.verbs.data import data
 from tests.data.conftest import small_files, tree_of
 
@@ -209,3 +211,17 @@ def test_a_pack_that_is_mostly_waste_is_written_anew(box, tmp_path):
     assert tree_of(box.stage()["path"]) == tree_of(source)
     (source / "new").write_bytes(b"x")  # the laptop finds its way in the manifest as it is now
     assert box.upload(source)["sent_files"] == 1
+
+
+def test_a_manifest_in_another_spelling_keeps_what_it_names(box, tmp_path):
+    small_files(tmp_path / "set", 150)
+    version = box.upload(tmp_path / "set")["version"]
+    own = box.data / "set" / ".gpubox"
+    written = own / "versions" / f"{version}.jsonl"
+    lines = [json.loads(line) for line in written.read_text().splitlines()]
+    short = [json.dumps(line, separators=(",", ":")) for line in lines[1:]]
+    written.write_text("\n".join([json.dumps(lines[0]), *short]) + "\n")
+    shelf = Shelf("set", str(box.data / "set"), str(own))
+    (own / "packs" / f"{'0' * 64}.tar").write_bytes(b"nobody's")
+    assert shrink(shelf) > 0
+    assert {each.stem for each in (own / "packs").iterdir()} == {lines[2]["pack"]}
