@@ -22,7 +22,7 @@ import numpy as np
 
 from workload.errors import CheckpointError
 
-SCHEMA = 1
+SCHEMA = 2
 NAME = re.compile(r"step_(\d{8,})")
 SUMS = "SHA256SUMS"
 PART = ".part-"
@@ -156,7 +156,11 @@ def read(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         raise CheckpointError(f"{folder}: {problem}; fetch it again, or take the one before it")
     meta = read_meta(folder)
     with np.load(folder / "state.npz", allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}, meta
+        tensors = {name: archive[name] for name in archive.files}
+    if meta["schema"] < 2:  # the dense layer of the net had a column for each unit
+        dense = [name for name in tensors if name.startswith("dense/weights")]
+        tensors |= {name: tensors[name].T for name in dense}
+    return tensors, meta
 
 
 def read_meta(folder: Path) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def cut_largest(folder, size):
 
 def test_what_is_read_is_what_was_written(store):
     found, meta = checkpoint.read(store / "step_00000200")
-    assert meta["step"] == 200 and meta["schema"] == 1
+    assert meta["step"] == 200 and meta["schema"] == 2
     assert meta["state_sha256"] == checkpoint.digest(tensors(200))
     for name, wanted in tensors(200).items():
         np.testing.assert_array_equal(found[name], wanted)
@@ -141,9 +141,23 @@ def test_a_copy_that_comes_out_wrong_is_not_published(store, monkeypatch):
     assert (store / "LATEST").read_text() == "step_00000300\n"
 
 
+def test_the_dense_layer_of_the_first_schema_is_turned(tmp_path, monkeypatch):
+    """It had a column for each unit: a run of that time goes on."""
+    columns = np.arange(6, dtype=np.float32).reshape(3, 2)
+    moment = "dense/weights/adam_m"
+    old = {"dense/weights": columns, moment: columns + 1, "output/weights": columns}
+    monkeypatch.setattr(checkpoint, "SCHEMA", 1)
+    checkpoint.write(tmp_path / "step_00000100", old, {**META, "step": 100})
+    monkeypatch.undo()
+    found, _ = checkpoint.read(tmp_path / "step_00000100")
+    np.testing.assert_array_equal(found["dense/weights"], columns.T)
+    np.testing.assert_array_equal(found[moment], columns.T + 1)
+    np.testing.assert_array_equal(found["output/weights"], columns)
+
+
 def test_a_newer_schema_is_refused(store):
     meta = store / "step_00000300" / "meta.json"
-    text = meta.read_text().replace('"schema": 1', '"schema": 2')
+    text = meta.read_text().replace('"schema": 2', '"schema": 3')
     meta.write_text(text)
     (store / "step_00000300" / "SHA256SUMS").write_text(
         f"{hashlib.sha256(text.encode()).hexdigest()}  meta.json\n"

@@ -244,6 +244,18 @@ def test_stderr_is_empty_where_all_is_well_and_last_words_come_through(workload)
     assert done.returncode == -signal.SIGABRT and done.stderr == "this CPU lacks AVX\n"
 
 
+def test_the_collector_keeps_away_from_what_the_import_made_and_goes_on_after_it():
+    script = (
+        "import gc; from workload import device\n"
+        "device.open_device('cpu', 1, 1, 'auto')\n"
+        "import tensorflow as tf\n"
+        "kept = gc.get_freeze_count()\n"
+        "print(kept > 0, gc.isenabled(), any(each is tf.Variable for each in gc.get_objects()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "True", "False"], done.stderr
+
+
 def test_a_second_trainer_in_the_same_folder_is_refused(workload):
     pid = workload.start("bp", "--steps", 10_000_000, "--save-every", 0)
     wait_until(lambda: (workload.output / "progress.json").exists())
