@@ -16,7 +16,6 @@ from deploy.effects.parts import sha256_of
 from deploy.effects.scan import UNKNOWN, found_of
 from deploy.effects.settings import laptop_folder
 from deploy.plan.transfer import (
-    AFTER_ALL,
     FILE,
     FOLDER,
     LINK,
@@ -134,21 +133,19 @@ def remembered(line: str) -> Found:
 def matched(known: Iterator[str], scanned: Iterator[str]) -> Iterator[tuple[str, str]]:
     """Lines of the memory and of a scan, two where they tell of one path, else "" for the other."""
     old, new = next(known, ""), next(scanned, "")
-    while old or new:
+    while old and new:
         if old[SUM:] == new:  # the usual case, in which nobody looks at what it says
             yield old, new
             old, new = next(known, ""), next(scanned, "")
             continue
-        here, there = key_or_end(old[SUM:]), key_or_end(new)
+        here, there = key_of(found_of(old[SUM:])), key_of(found_of(new))
         yield old if here <= there else "", new if there <= here else ""
         if here <= there:
             old = next(known, "")
         if there <= here:
             new = next(scanned, "")
-
-
-def key_or_end(line: str) -> str:
-    return key_of(found_of(line)) if line else AFTER_ALL
+    yield from ((line, "") for line in chain([old] if old else [], known))
+    yield from (("", line) for line in chain([new] if new else [], scanned))
 
 
 def replace(path: Path, lines: Iterable[str]) -> None:

@@ -104,15 +104,15 @@ class Walk:
             os.close(fd)
 
     def _names(self, prefix: str, fd: int) -> list[str]:
-        skip, skip_path = self._skip, self._skip_path
+        skip, skip_path = self._skip, self._skip_path if prefix else None
+        names: list[str] = []
         with os.scandir(fd if fd >= 0 else os.path.join(self.root, prefix)) as entries:
-            found = list(entries)
-        names = [
-            each.name + "/" if each.is_dir(follow_symlinks=False) else each.name
-            for each in found
-            if not skip(each.name) and not (skip_path and prefix and skip_path(prefix + each.name))
-        ]
-        self.survey.skipped += len(found) - len(names)
+            for each in entries:
+                name = each.name
+                if skip(name) or (skip_path and skip_path(prefix + name)):
+                    self.survey.skipped += 1
+                else:
+                    names.append(name + "/" if each.is_dir(follow_symlinks=False) else name)
         names.sort()
         self._note_alike(prefix, names)
         return names

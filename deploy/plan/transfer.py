@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from deploy.errors import DataError, NoSpace
 from deploy.onbox.manifest import (
-    AFTER_ALL,
     ARCHIVE,
     FILE,
     FOLDER,
@@ -259,7 +258,6 @@ def _is_tar_header(head: bytes) -> bool:
 
 
 __all__ = [  # what the rooms above take of the manifest, which lives on the box's side
-    "AFTER_ALL",
     "ARCHIVE",
     "FILE",
     "FOLDER",

@@ -20,6 +20,7 @@ from deploy.effects.hashes import (
     Pathless,
     hash_what_may_be_there,
     hash_what_may_have_moved,
+    remembered,
 )
 from deploy.effects.link import Stream
 from deploy.effects.manifests import Base, fetch_base, keep_manifest, write_manifest
@@ -196,11 +197,12 @@ class Upload:
     def _all(self, survey: Survey, base: Base) -> Sides:
         """Both sides in whole; checksums are remembered as they are found."""
         memory, mark, root = self.memory, survey.fingerprint, self.root
-        memory.remember(mark, memory.recall(self.folder / "scan"))
-        pathless = Pathless()
+        pathless, lines = Pathless(), memory.recall(self.folder / "scan")
         if not base.is_empty():
-            known = hash_what_may_be_there(root, memory.found(), base.sound_entries(), pathless)
-            memory.remember(mark, map(scan_line, known))
+            there = base.sound_entries()
+            known = hash_what_may_be_there(root, map(remembered, lines), there, pathless)
+            lines = map(scan_line, known)
+        memory.remember(mark, lines)
         if sizes := pathless.sizes():
             known = hash_what_may_have_moved(root, memory.found(), sizes)
             memory.remember(mark, map(scan_line, known))
