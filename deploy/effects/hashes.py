@@ -85,10 +85,13 @@ class Memory:
                 if new:
                     yield old if old[SUM:] == new else UNKNOWN + new
 
-    def changes(self, scan: Path, fingerprint: str, most: int) -> list[tuple[str, Found | None]]:
-        """Keys of what is not as it is remembered, and what is there now; the scan is remembered then.
+    def changes(
+        self, scan: Path, fingerprint: str, most: int, target: Path
+    ) -> list[tuple[str, Found | None]]:
+        """Keys of what is not as it is remembered, and what is there now.
 
-        Overflow, and all stays as it is, where that is more than `most`.
+        `target` gets what is to be remembered from now on. OverflowError where there are more
+        changes than `most`.
         """
         found: list[tuple[str, Found | None]] = []
 
@@ -105,7 +108,7 @@ class Memory:
                     yield UNKNOWN + new
 
         with self._lines() as (_, known), scan.open(encoding="ascii") as scanned:
-            self.remember(fingerprint, lines())
+            replace(target, chain([fingerprint + "\n"], lines()))
         return found
 
     def learn(self, hashed: Iterable[str]) -> None:

@@ -33,7 +33,8 @@ from deploy.errors import DataError, TransferError
 from deploy.plan.config import DataSet
 from deploy.plan.quantities import show_size
 from deploy.plan.transfer import (
-    FILE,
+    FOLDER,
+    LINK,
     Change,
     Entry,
     Found,
@@ -181,16 +182,19 @@ class Upload:
         if base.damaged or not self.memory.stands_for(state["id"]):
             return None
         try:
-            changes = self.memory.changes(self.folder / "scan", survey.fingerprint, FEW)
+            scanned, known = self.folder / "scan", self.folder / "known"
+            changes = self.memory.changes(scanned, survey.fingerprint, FEW, known)
         except OverflowError:
             return None
         there, pathless = base.named(key for key, _ in changes), Pathless()
         here = [found for _, found in changes if found]
         found = list(hash_what_may_be_there(self.root, here, there, pathless))
         found = list(hash_what_may_have_moved(self.root, found, pathless.sizes()))
-        if any(each.sha256 for each in found):
-            self.memory.learn(scan_line(each) for each in found if each.sha256)
-        files = sum(each.type == FILE for each in found)
+        if not self.desk.dry_run:  # after it, the memory still stands for the box's version
+            known.replace(self.memory.known)
+            if hashed := [scan_line(each) for each in found if each.sha256]:
+                self.memory.learn(hashed)
+        files = sum(each.type not in (FOLDER, LINK) for each in found)
         same, others = survey.files - files, survey.folders + survey.links - (len(found) - files)
         return Sides(lambda: found, lambda: there, pathless.contents, same, others)
 

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import random
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from deploy.effects import scan as scanning
 from deploy.effects.scan import Helper, Unit, read_scan, scan, shared_out, sliced
 from deploy.effects.walk import Walk
 from deploy.onbox.manifest import key_of
+from deploy.verbs.uploading import Upload
 from tests.data.conftest import small_files, tree_of
 from tests.data.test_awkward import awkward
 
@@ -168,18 +170,37 @@ def test_few_changes_make_the_version_that_a_whole_look_makes(box, tmp_path, lay
     root, source = tmp_path / "set", random.Random(layout)
     small_files(root, 150)
     box.upload(root, layout=layout)
+    whole_looks, real = [], Upload._all
+    monkeypatch.setattr(Upload, "_all", lambda *a: (whole_looks.append(1), real(*a))[1])
     for turn in range(6):
         edit(root, source)
+        box.desk.dry_run = True
+        dry = box.upload(root, layout=layout)
+        box.desk.dry_run = False
+        assert whole_looks == []
         with monkeypatch.context() as whole:  # a laptop that remembers nothing
             whole.setenv("GPUBOX_HOME", str(tmp_path / f"other{turn}"))
             box.desk.dry_run = True
             expected = box.upload(root, layout=layout)
             box.desk.dry_run = False
+        whole_looks.clear()
         done = box.upload(root, layout=layout)
-        assert done["plan"] == expected["plan"] and done["sent_files"] == expected["sent_files"]
+        assert whole_looks == [] and done["plan"] == expected["plan"] == dry["plan"]
+        assert done["sent_files"] == expected["sent_files"]
         with monkeypatch.context() as whole:
             whole.setenv("GPUBOX_HOME", str(tmp_path / f"another{turn}"))
             again = box.upload(root, layout=layout)
+        whole_looks.clear()
         assert not again["changed"] and again["version"] == done["version"]
         assert not box.upload(root, layout=layout)["changed"]
         assert tree_of(box.stage()["path"]) == tree_of(root)
+
+
+def test_a_changed_archive_is_one_change(box, tmp_path):
+    path = tmp_path / "set.tar"
+    for content in (b"one", b"two and more"):
+        (tmp_path / "file").write_bytes(content)
+        with tarfile.open(path, "w") as tar:
+            tar.add(tmp_path / "file", "file")
+        done = box.upload(path)
+    assert done["plan"] == ["send: 1, content changed"]
