@@ -139,8 +139,8 @@ FIGURES = {
     ),
     "the same at 10 ms, against the best of `rclone` and a thread pool; time against unpacking a tar "
     "from the local disk": "同上,10 ms,与 `rclone` 和线程池中最快者之比;用时与从本地盘解 tar 之比",
-    "one file changed, one added, one removed among 100,000: bytes sent": (
-        "100,000 个文件中改一个、加一个、删一个:发送的字节数"
+    "one file changed, one added, one removed among 100,000: bytes sent; time over loopback": (
+        "100,000 个文件中改一个、加一个、删一个:发送的字节数;本机回环用时"
     ),
     "a changed 3 MiB layer of the image: bytes sent; time against `docker save \\| ssh docker load`": (
         "镜像中 3 MiB 的一层改变:发送的字节数;用时与 `docker save \\| ssh docker load` 之比"

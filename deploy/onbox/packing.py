@@ -6,7 +6,6 @@ contents go over the line, and both sides make the same tar of them.
 
 from __future__ import annotations
 
-import tarfile
 from typing import Iterator, NamedTuple
 
 ZEROS = bytes(1024)
@@ -31,6 +30,8 @@ def tar_header(path: str, mode: int, size: int, mtime: int) -> bytes:
     """
     name = path.encode("utf-8", "surrogateescape")
     if len(name) > 100 or not 0 <= mtime < 8**11 or size >= 8**11:
+        import tarfile  # late: hardly ever needed
+
         info = tarfile.TarInfo(path)
         info.mode, info.size, info.mtime = mode, size, max(0, mtime)
         return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from deploy.console import Bar
 from deploy.effects.agent import Agent
-from deploy.effects.archive import can_look_into, look_into
 from deploy.effects.hashes import (
     Memory,
     Pathless,
@@ -160,6 +159,8 @@ class Upload:
 
     def _look_into_archive(self, survey: Survey) -> None:
         """What staging would refuse is refused before it goes up; once for the same archive."""
+        from deploy.effects.archive import can_look_into, look_into  # late: folders need no zipfile
+
         if self.memory.was_looked_into(survey.fingerprint):
             return
         if not can_look_into(self.source):

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from deploy.effects import archive
 from deploy.effects.archive import look_into
 from deploy.effects.scan import scan_archive
 from deploy.errors import DataError
 from deploy.onbox.archives import unpack_archive
 from deploy.onbox.manifest import ARCHIVE, Entry
 from deploy.onbox.refusal import Refusal
-from deploy.verbs import uploading
 from tests.data.conftest import small_files, tree_of
 
 MEMBERS = [("a.txt", b"1"), ("deep/er/b.txt", b"22"), ("deep/c", b"")]
@@ -141,7 +141,7 @@ def test_nothing_of_a_hostile_archive_goes_up(box, tmp_path):
 def test_an_archive_is_looked_into_once(box, tmp_path, monkeypatch):
     (tmp_path / "set.tar").write_bytes(tar_bytes(*plain_members()))
     box.upload(tmp_path / "set.tar")
-    monkeypatch.setattr(uploading, "look_into", None)
+    monkeypatch.setattr(archive, "look_into", None)
     box.upload(tmp_path / "set.tar", name="other")
 
 
@@ -171,7 +171,7 @@ def test_a_hard_link_in_an_archive_of_the_folder_itself_is_kept(tmp_path):
 
 def test_a_refused_archive_leaves_nothing_staged(box, tmp_path, monkeypatch):
     (tmp_path / "set.tar").write_bytes(tar_bytes(("good", "f", b"1"), *HOSTILE["dotdot"]))
-    monkeypatch.setattr(uploading, "can_look_into", lambda path: False)
+    monkeypatch.setattr(archive, "can_look_into", lambda path: False)
     box.upload(tmp_path / "set.tar")
     with pytest.raises(DataError, match="outside"):
         box.stage()
