@@ -122,6 +122,12 @@ def compile_all(site: Path) -> None:
     )
 
 
+def start_quietly(site: Path) -> None:
+    """Have every start of Python run gpubox_start.py, which lies beside this file."""
+    shutil.copyfile(Path(__file__).with_name("gpubox_start.py"), site / "gpubox_start.py")
+    (site / "gpubox_start.pth").write_text("import gpubox_start\n")
+
+
 def settle_times(top: Path, epoch: int) -> None:
     """Set every time stamp to `epoch` (s), so that the same files make the same layer."""
     for folder, _, files in os.walk(top, topdown=False):
@@ -143,7 +149,7 @@ def split(site: Path) -> None:
 
 
 def main(layer: str = "") -> int:
-    """Slim, compile, split; the venv is then at LAYERS, ready to be copied layer by layer.
+    """Slim, add our start, compile, split; the venv is then at LAYERS, ready to be copied layer by layer.
 
     layer  only compile and settle this folder, as it is: the user's own packages
     """
@@ -157,6 +163,7 @@ def main(layer: str = "") -> int:
     remove_unused(site)
     prune_records(site)
     strip_symbols(site)
+    start_quietly(site)
     compile_all(site)
     split(site)
     settle_times(LAYERS, epoch)

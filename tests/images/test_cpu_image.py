@@ -51,6 +51,12 @@ def test_it_imports_tensorflow_as_a_stranger_who_can_write_nothing(cpu_image):
     assert int(not_compiled) < 10
 
 
+def test_it_imports_tensorflow_without_the_collector_which_goes_on_after_it(cpu_image):
+    script = "import tensorflow, gc; print(gc.get_freeze_count() > 100_000, gc.isenabled())"
+    done = docker("run", "--rm", "--network", "none", cpu_image, "python", "-c", script)
+    assert done.stdout.split() == ["True", "True"]
+
+
 def test_the_usual_user_is_not_root(cpu_image):
     assert docker("run", "--rm", cpu_image, "id", "-u").stdout.strip() == "1000"
 
