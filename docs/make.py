@@ -119,8 +119,8 @@ FIGURES = {
     ),
     "BP network, the same": "BP 网络,同上",
     "test accuracy: BP, 30,000 steps, three seeds": "测试准确率:BP,30,000 步,三个随机种子",
-    "convolutional net, 2,000 steps, three seeds; 20,000 steps, one seed": (
-        "卷积网络,2,000 步,三个种子;20,000 步,一个种子"
+    "convolutional net, 2,000 steps; 20,000 steps; three seeds each": (
+        "卷积网络,2,000 步;20,000 步;各三个随机种子"
     ),
     "a checkpoint every 1,000 steps costs": "每 1,000 步存一个检查点的代价",
     "20,000 small files over a slow line (50 ms, 100 Mbit/s), files per second against Fabric "
@@ -144,6 +144,9 @@ FIGURES = {
     ),
     "a changed 3 MiB layer of the image: bytes sent; time against `docker save \\| ssh docker load`": (
         "镜像中 3 MiB 的一层改变:发送的字节数;用时与 `docker save \\| ssh docker load` 之比"
+    ),
+    "`import tensorflow` in a new container, from start to end; with the collector at work": (
+        "新容器中 `import tensorflow`,从启动到结束;不停用垃圾回收时"
     ),
     "CPU image; GPU image": "CPU 镜像;GPU 镜像",
     "requests of a warm `fab deploy`; of `fab status`": (
