@@ -138,9 +138,13 @@ def claim_path(places: Places, run_id: str) -> str:
 
 
 @contextlib.contextmanager
-def claim(places: Places, run_id: str) -> Iterator[bool]:
+def claim(places: Places, run_id: str, supervises: bool = False) -> Iterator[bool]:
     """True while we are the one process that may change a run's state; the kernel frees it when
-    we die. It lies in the home: /data may be a network disk whose locks can't be trusted."""
+    we die. It lies in the home: /data may be a network disk whose locks can't be trusted.
+
+    Only who supervises the run leaves its pid: a stop signals that process, and must not end
+    another verb that holds the claim for a moment.
+    """
     fd = os.open(claim_path(places, run_id), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -148,9 +152,10 @@ def claim(places: Places, run_id: str) -> Iterator[bool]:
         except OSError:
             yield False
             return
-        me = {"pid": os.getpid(), "boot": boot_id(), "started": process_start(os.getpid())}
         os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps(me).encode(), 0)
+        if supervises:
+            me = {"pid": os.getpid(), "boot": boot_id(), "started": process_start(os.getpid())}
+            os.pwrite(fd, json.dumps(me).encode(), 0)
         yield True
         os.ftruncate(fd, 0)
     finally:
@@ -158,7 +163,7 @@ def claim(places: Places, run_id: str) -> Iterator[bool]:
 
 
 def supervisor_pid(places: Places, run_id: str) -> int:
-    """The living process that holds a run's claim; 0 where none does.
+    """The living process that supervises a run; 0 where none does.
 
     Read, not tried: trying would hold the claim for a moment, and a supervisor that starts just
     then would take it for taken.

@@ -97,6 +97,9 @@ def stop_run(
     deadline = time.monotonic() + wait
     signalled = 0
     while time.monotonic() < deadline:
+        state = read_state(folder)
+        if state["state"] in ENDED and read_intent(folder) is None:
+            return state
         pid = supervisor_pid(places, run_id)
         if pid and pid != signalled:
             with contextlib.suppress(ProcessLookupError):
@@ -104,9 +107,6 @@ def stop_run(
             signalled = pid
         elif not pid:
             _without_supervisor(places, run_id, folder)
-        state = read_state(folder)
-        if state["state"] in ENDED and read_intent(folder) is None:
-            return state
         time.sleep(0.1)
     hint = "fab stop --now" if grace is None else "fab shell, and see what its processes wait for"
     raise Refusal("RunFailed", f"{run_id} did not stop within {wait:.0f} s", hint)

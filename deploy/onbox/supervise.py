@@ -25,7 +25,7 @@ def supervise(folder: str) -> None:
     """One attempt of a run, from its present state to an end (or back into the queue)."""
     run = read_run(folder)
     places = places_of(run)
-    with claim(places, run["id"]) as ours:
+    with claim(places, run["id"], supervises=True) as ours:
         if not ours:
             return
         attempt = Attempt(places, folder, run)

@@ -11,7 +11,7 @@ import pytest
 
 from deploy.errors import Busy, NoSuchRun
 from deploy.onbox.output import tail
-from deploy.onbox.runs import record, supervisor_pid
+from deploy.onbox.runs import claim, record, supervisor_pid
 from deploy.onbox.tending import goes_on, resume_verdict, tend
 from deploy.onbox.waiting import stepless
 
@@ -363,6 +363,20 @@ def test_a_second_stop_during_the_save_does_not_tear_it(box):
         states = [stop.result()["state"] for stop in stops]
     assert [state["state"] for state in states] == ["stopped", "stopped"]
     assert box.state(run)["exit_code"] == 75 and box.state(run)["best_step"] > 0
+
+
+def test_a_stop_signals_the_supervisor_and_no_other_verb_that_holds_the_claim(box):
+    """Two that stop a run just after its supervisor has gone both try to hold its claim."""
+    run = box.launch(TEN)["id"]
+    box.until(run, "finished")
+    with claim(box.places, run) as ours:
+        assert ours and supervisor_pid(box.places, run) == 0
+    with claim(box.places, run, supervises=True) as ours:
+        assert ours and supervisor_pid(box.places, run) == os.getpid()
+        with claim(box.places, run) as second:
+            assert not second
+        assert supervisor_pid(box.places, run) == os.getpid()
+    assert supervisor_pid(box.places, run) == 0
 
 
 def test_another_box_takes_a_run_over_only_when_its_own_is_silent(box, tmp_path, monkeypatch):
