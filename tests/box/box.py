@@ -15,6 +15,7 @@ Users on each: root, and dev with sudo without a password; dev is in the group d
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import secrets
@@ -24,6 +25,7 @@ import time
 from pathlib import Path
 
 from images import build
+from tests.box.plant import may_plant, plant
 
 HERE = Path(__file__).resolve().parent
 KINDS = ("process", "bare", "engine")
@@ -51,6 +53,7 @@ def docker(*words, check=True, **options) -> subprocess.CompletedProcess:
     return done
 
 
+@functools.cache  # a look at what is built takes a second, and there are many boxes
 def box_image(kind: str) -> str:
     """Build the image of a kind (half a minute once, then nothing); returns its tag."""
     tag = f"gpubox-box:{kind}"
@@ -203,6 +206,17 @@ class Box:
 
     def load(self, image):
         """Put an image of this machine's engine into the box's, without the kit's own way."""
+        here = Path(docker("info", "--format", "{{.DockerRootDir}}").stdout.strip())
+        disks = json.loads(docker("inspect", "--format", "{{json .Mounts}}", self.container).stdout)
+        [there] = [Path(d["Source"]) for d in disks if d["Destination"] == "/var/lib/docker"]
+        if not may_plant(here, there):
+            return self._load_by_tar(image)
+        digest = docker("image", "inspect", "--format", "{{.Id}}", image).stdout.strip()
+        self.run("systemctl", "stop", "docker.socket", "docker.service")
+        plant(digest, image, here, there)
+        self.run("systemctl", "start", "docker.service")
+
+    def _load_by_tar(self, image):
         save = subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE)
         load = ["docker", "exec", "--interactive", self.container, "docker", "load", "--quiet"]
         subprocess.run(load, stdin=save.stdout, check=True, capture_output=True)

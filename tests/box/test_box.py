@@ -4,6 +4,8 @@ import subprocess
 
 import pytest
 
+from tests.box.box import box_image, docker
+
 pytestmark = [pytest.mark.engine, pytest.mark.box, pytest.mark.slow]
 
 
@@ -59,3 +61,19 @@ def test_commands_past_ssh_take_input(boxes):
     with pytest.raises(RuntimeError, match="false"):
         box.run("false")
     assert subprocess.run(["ssh", "-F", box.ssh_config, box.name, "true"]).returncode == 0
+
+
+def test_an_image_comes_to_a_box_whole_and_is_its_own(boxes):
+    """By links where that can be, by a tar otherwise: the same id, every byte, and a box that
+    removes it takes nothing from this machine's engine."""
+    box, image = boxes.start("engine"), box_image("process")
+    box.load(image)
+    told = ["docker", "image", "inspect", "--format", "{{.Id}}", image]
+    assert box.run(*told).stdout == docker(*told[1:]).stdout
+    own = "! -path /etc/hostname ! -path /etc/hosts ! -path /etc/resolv.conf ! -path /.dockerenv"
+    sums = f"find / -xdev -type f {own} -exec sha256sum {{}} + | sort"
+    look = ["docker", "run", "--rm", image, "sh", "-c", sums]
+    here = docker(*look[1:]).stdout
+    assert box.run(*look).stdout == here and here.count("\n") > 3000
+    box.run("docker", "image", "rm", image)
+    assert docker("run", "--rm", image, "cat", "/etc/debian_version").stdout
