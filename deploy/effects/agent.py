@@ -33,10 +33,11 @@ FIND = (
 # First by the Python that was noted when the program was installed: looking for one takes longer
 # than most requests. Without `site` (-S): where it loads much, it is most of a start.
 START = (
-    'p="$HOME/.gpubox/NAME"; [ -f "$p" ] && read -r y 2>/dev/null <"$HOME/.gpubox/python" && '
+    'p="$HOME/.gpubox/NAME"; WAIT[ -f "$p" ] && read -r y 2>/dev/null <"$HOME/.gpubox/python" && '
     f'[ -x "$y" ] && exec "$y" -S "$p" VERB; {FIND}; '
     '[ -n "$y" ] || exit 97; [ -f "$p" ] || exit 98; exec "$y" -S "$p" VERB'
 )
+WAIT = '[ -f "$p" ] || read -r w; '  # for the blank line before the request
 INSTALL = (
     'umask 077; d="$HOME/.gpubox"; mkdir -p "$d" && t="$d/.new-$$" && cat >"$t" && '
     f'[ "$(wc -c <"$t")" -eq SIZE ] && {{ {FIND}; [ -z "$y" ] || '
@@ -102,13 +103,16 @@ class Agent:
         return stream
 
     def begin(self, verb: str) -> Stream:
-        """Start the program for a request that `ask` will write: the way there takes its time."""
-        return self.link.stream(_in_shell(start_script(verb)))
+        """Start the program for a request that `ask` will write: the way there takes its time.
+
+        Where the program is not there yet, it is looked for again when the request comes.
+        """
+        return self.link.stream(_in_shell(start_script(verb, waits=True)))
 
     def ask(self, stream: Stream, **request: Any) -> None:
         """Write the request; LinkLost where the connection did not come about."""
         try:
-            stream.stdin.write(self._line(request))
+            stream.stdin.write(b"\n" + self._line(request))
             stream.stdin.flush()
         except OSError as no:
             why = _tail(stream.stderr.read())
@@ -196,12 +200,14 @@ def _exactly(stdout: IO[bytes], count: int) -> bytes:
     return data
 
 
-def start_script(verb: str, argument: str = "") -> str:
+def start_script(verb: str, argument: str = "", waits: bool = False) -> str:
     """The line that runs a verb on a box, without single quotes or exclamation marks in it.
 
     argument  its request in URL-safe base64; "" where it comes by standard input
+    waits     for a line of input where the program is not there, as it may be by then
     """
     script = START.replace("PYTHONS", PYTHONS).replace("NAME", onbox_bundle().name)
+    script = script.replace("WAIT", WAIT if waits else "")
     words = [verb, argument] if argument else [verb]
     return script.replace("VERB", shlex.join(words))
 

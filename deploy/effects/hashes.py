@@ -111,6 +111,14 @@ class Memory:
             replace(target, chain([fingerprint + "\n"], lines()))
         return found
 
+    def learn_first(self, scan: Path, fingerprint: str, hashed: Iterable[str]) -> None:
+        """Take over a whole scan, and the checksums of files that were hashed on the way."""
+        self.remember(fingerprint, newest(self.recall(scan), iter(hashed)))
+
+    def has_version(self) -> bool:
+        """Whether a scan of this folder ever came to a version on a box."""
+        return self._note.exists()
+
     def learn(self, hashed: Iterable[str]) -> None:
         """Take over the checksums of files that were hashed on the way: lines of ours, in order."""
         with self._lines() as (fingerprint, known):

@@ -48,6 +48,10 @@ class Link(Protocol):
 
     def stream(self, command: str) -> Stream: ...
 
+    def streams_apart(self) -> bool:
+        """Whether a stream goes its own way, so that it takes no session from `run`."""
+        ...
+
     def terminal(self, command: str) -> list[str]:
         """The arguments of a local program that gives a terminal there; "" asks for a shell."""
         ...
@@ -107,6 +111,9 @@ class LocalLink:
 
     def stream(self, command: str) -> Stream:
         return Child(["/bin/sh", "-c", command])
+
+    def streams_apart(self) -> bool:
+        return True
 
     def terminal(self, command: str) -> list[str]:
         shell = os.environ.get("SHELL") or "/bin/sh"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ LEVELS = 8  # that are looked into for them at most
 PIECES = 32  # a folder's names are shared out in so many, if helpers are worth their start
 FEW = 2000  # names that one process looks at sooner than a helper has started
 MOST_HELPERS = 3
+STOPPED_WITHIN = 1.0  # s
 UNKNOWN = "-" * 64  # a checksum's place
 HELPER = """
 import sys
@@ -88,11 +90,51 @@ class Lines(NamedTuple):
     seen: dict[str, Any]
 
 
-def scan(root: str, exclude: Iterable[str], target: Path, helpers: int | None = None) -> Survey:
+class Scanning:
+    """A scan that goes on in a thread of its own, while the box is reached."""
+
+    def __init__(self, source: str, exclude: Iterable[str], target: Path) -> None:
+        self._stop = threading.Event()
+        self._survey: Future[Survey] = Future()
+        self._asked = (source, exclude, target)
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        source, exclude, target = self._asked
+        try:
+            if os.path.isdir(source):
+                self._survey.set_result(scan(source, exclude, target, stop=self._stop))
+            else:
+                self._survey.set_result(scan_archive(source, target))
+        except BaseException as fault:
+            self._survey.set_exception(fault)
+
+    def survey(self) -> Survey:
+        """What was seen, once it is over; what went wrong is raised."""
+        return self._survey.result()
+
+    def stop(self) -> None:
+        """Nobody needs it any more; it is not waited for long."""
+        self._stop.set()
+        self._thread.join(STOPPED_WITHIN)
+
+
+class Stopped(Exception):
+    """Of a scan: its result is no longer wanted."""
+
+
+def scan(
+    root: str,
+    exclude: Iterable[str],
+    target: Path,
+    helpers: int | None = None,
+    stop: threading.Event | None = None,
+) -> Survey:
     """Write the scan of `root` to `target`; its SHA-256 is the survey's fingerprint.
 
     Helpers (processes; a core each, if not said) are begun where there is enough to look at.
-    The file is the same, however many there are.
+    The file is the same, however many there are. Stopped is raised soon after `stop` was set.
     """
     walk = Walk(root, tuple(exclude))
     top = walk.names("")
@@ -101,7 +143,7 @@ def scan(root: str, exclude: Iterable[str], target: Path, helpers: int | None = 
     units = shared_out(walk, top)
     survey, digest = walk.take_survey(), hashlib.sha256()
     with target.open("wb") as file, contextlib.ExitStack() as parts:
-        for done in _work_off(units, walk, target, helpers, parts):
+        for done in _work_off(units, walk, target, helpers, parts, stop or threading.Event()):
             survey.add(done.seen)
             for block in _blocks(done):
                 digest.update(block)
@@ -148,7 +190,12 @@ def worth_helping(units: list[Unit]) -> bool:
 
 
 def _work_off(
-    units: list[Unit], walk: Walk, target: Path, helpers: int | None, parts: contextlib.ExitStack
+    units: list[Unit],
+    walk: Walk,
+    target: Path,
+    helpers: int | None,
+    parts: contextlib.ExitStack,
+    stop: threading.Event,
 ) -> list[Lines]:
     """The lines of all units; each is done by whoever is free, and here where a helper failed."""
     if helpers is None:
@@ -160,15 +207,17 @@ def _work_off(
     threads = []
     for number in range(1, helpers + 1):
         helper = parts.enter_context(Helper(walk, target.with_name(f"{target.name}.{number}")))
-        threads.append(threading.Thread(target=helper.work_off, args=(units, todo, done)))
+        threads.append(threading.Thread(target=helper.work_off, args=(units, todo, done, stop)))
         threads[-1].start()
     path = target.with_name(target.name + ".0")
     with path.open("wb") as file:
         part = Part(walk, file)
-        for index in left_in(todo):
+        for index in left_in(todo, stop):
             done[index] = Lines(path, *part.take(*units[index]))
         for thread in threads:
             thread.join()
+        if stop.is_set():
+            raise Stopped
         for index in sorted(set(range(len(units))) - done.keys()):
             done[index] = Lines(path, *part.take(*units[index]))
     return [done[index] for index in range(len(units))]
@@ -181,9 +230,9 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def left_in(todo: queue.SimpleQueue[int]) -> Iterator[int]:
+def left_in(todo: queue.SimpleQueue[int], stop: threading.Event) -> Iterator[int]:
     with contextlib.suppress(queue.Empty):
-        while True:
+        while not stop.is_set():
             yield todo.get_nowait()
 
 
@@ -202,11 +251,15 @@ class Helper:
         )
 
     def work_off(
-        self, units: list[Unit], todo: queue.SimpleQueue[int], done: dict[int, Lines]
+        self,
+        units: list[Unit],
+        todo: queue.SimpleQueue[int],
+        done: dict[int, Lines],
+        stop: threading.Event,
     ) -> None:
         with contextlib.suppress(OSError, ValueError):
             self._say(self._first)
-            for index in left_in(todo):
+            for index in left_in(todo, stop):
                 self._say(json.dumps(units[index]))
                 done[index] = Lines(self.path, *json.loads(self._answer()))
 

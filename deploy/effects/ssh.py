@@ -118,10 +118,12 @@ class SshLink:
 
     def stream(self, command: str) -> Stream:
         """The system's ssh where it gets in without asking, else a channel of our own."""
+        return self._system_ssh(command) if self.streams_apart() else self._channel(command)
+
+    def streams_apart(self) -> bool:
+        """See Link: by a connection of the system's ssh."""
         asked = any(login.asked for login in self._route.logins.values())
-        if shutil.which("ssh") is None or asked:
-            return self._channel(command)
-        return self._system_ssh(command)
+        return shutil.which("ssh") is not None and not asked
 
     def _system_ssh(self, command: str) -> Child:
         return Child(["ssh", *self._options, *self.bulk_options(), "--", self._ssh_name, command])

@@ -34,7 +34,7 @@ class Survey:
     def __init__(self, **known: Any) -> None:
         self.files = self.folders = self.links = self.skipped = 0
         self.bytes = 0
-        self.small = 0  # files below SMALL
+        self.small = self.small_bytes = 0  # files below SMALL
         self.sparse = 0  # files that take much less room here than they will on the box
         self.special: list[str] = []  # sockets, fifos, devices: left out
         self.unreadable: list[str] = []
@@ -152,7 +152,9 @@ class Walk:
         sizes, survey = [each.st_size for each in files], self.survey
         survey.files += len(files)
         survey.bytes += sum(sizes)
-        survey.small += sum([size < SMALL for size in sizes])
+        small = [size for size in sizes if size < SMALL]
+        survey.small += len(small)
+        survey.small_bytes += sum(small)
         survey.linked += [(s.st_dev, s.st_ino, s.st_size) for s in files if s.st_nlink > 1]
         survey.sparse += sum([has_holes(s) for s in files if s.st_size > SMALL])
         if not self._user:

@@ -1,7 +1,7 @@
 """How a request and its answer travel: one JSON line in, events on stderr, one answer on stdout.
 
 stdin   one line of JSON (the request), then bytes if the verb takes bulk data; a short request
-        without a secret may be an argument instead, in URL-safe base64
+        without a secret may be an argument instead, in URL-safe base64; blank lines may come first
 stderr  `@gpubox-event {json}` lines while it works, at least one every BEAT seconds
 stdout  anything a login script prints, then either
             @gpubox-answer\n{json}\n@gpubox-end\n
@@ -42,6 +42,8 @@ class Wire:
 
     def request(self) -> dict[str, Any]:
         line = self.input.readline()
+        while line.isspace():  # it woke a start that waited for the program to be installed
+            line = self.input.readline()
         return dict(json.loads(line)) if line.strip() else {}
 
     def event(self, **fields: Any) -> None:

@@ -159,7 +159,6 @@ class Totals:
     packed_bytes: int = 0  # of those
     plain_files: int = 0
     changes: int = 0
-    largest: tuple[str, int] = ("", 0)
     why: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def add(self, step: Step) -> None:
@@ -172,14 +171,31 @@ class Totals:
             self.send_bytes += step.found.size
             self.packed_bytes += step.found.size if step.action == "pack" else 0
             self.plain_files += step.action == "file"
-            if step.found.size > self.largest[1]:
-                self.largest = (step.found.path, step.found.size)
 
     def keep(self, files: int, others: int) -> None:
         """Count what is the same, as if each had been added."""
         for reason, count in (("same content", files), ("same", others)):
             if count:
                 self.why["keep", reason] = self.why.get(("keep", reason), 0) + count
+
+    def add_all(self, files: int, small: int, bytes_: int, small_bytes: int, packing: bool) -> None:
+        """Count files of which the box has none, as if each had been added; `small` go into packs."""
+        packed = small if packing else 0
+        self.changes += files
+        self.send_files += files
+        self.send_bytes += bytes_
+        self.packed_bytes += small_bytes if packing else 0
+        self.plain_files += files - packed
+        for action, count in (("pack", packed), ("file", files - packed)):
+            if count:
+                self.why[action, "not on the box"] = count
+
+    def add_notes(self, folders: int, links: int) -> None:
+        """Count folders and links of which the box has none."""
+        self.changes += folders + links
+        for kind, count in ((FOLDER, folders), (LINK, links)):
+            if count:
+                self.why["note", f"new {kind}"] = count
 
     def parts(self) -> int:
         """About how many packs and files go up: more streams than that have nothing to do."""

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from deploy.effects.agent import Agent
-from deploy.effects.hashes import (
-    Memory,
-)
+from deploy.effects.hashes import Memory
 from deploy.effects.settings import beside_config
 from deploy.errors import DataError, TransferError, UsageError
 from deploy.plan.config import DataSet
-from deploy.plan.transfer import (
-    check_name,
-)
+from deploy.plan.transfer import check_name, is_archive
 from deploy.verbs.desk import Desk
-from deploy.verbs.uploading import Upload
+from deploy.verbs.uploading import Source, Upload
 
 
 def upload(desk: Desk, path: str, name: str, layout: str, exclude: str) -> list[dict[str, Any]]:
@@ -26,8 +24,8 @@ def upload(desk: Desk, path: str, name: str, layout: str, exclude: str) -> list[
     name, wanted = asked_for(desk, path, name, layout, exclude)
     results = []
     for host in desk.hosts:
-        with desk.open(host) as box:
-            results.append({"box": host, **upload_set(desk, box, name, wanted)})
+        with source_of(name, wanted) as source, desk.open(host) as box:
+            results.append({"box": host, **bring(desk, box, name, source)})
     return results
 
 
@@ -65,19 +63,41 @@ def upload_set(desk: Desk, box_agent: Agent, name: str, dataset_config: DataSet)
     Returns name, version (ID), files, bytes, sent_bytes, sent_files, skipped, changed (False where
     the box had this very version as its current one). With --dry-run nothing changes on the box.
     """
+    with source_of(name, dataset_config) as source:
+        return bring(desk, box_agent, name, source)
+
+
+@contextmanager
+def source_of(name: str, wanted: DataSet) -> Iterator[Source]:
+    """What is to go up, its scan begun; forgotten when the block ends.
+
+    What is wrong with the name or the path is raised here, before a box is reached.
+    """
     if wrong := check_name(name):
         raise UsageError(wrong, "choose one with --name")
-    root = os.path.realpath(beside_config(dataset_config.path))
+    root = os.path.realpath(beside_config(wanted.path))
     if not os.path.exists(root):
         raise DataError(f"{root} is not there", "check the path (`fab get mnist` fetches MNIST)")
-    memory = Memory(root, (*dataset_config.exclude, dataset_config.zip_names))
-    with tempfile.TemporaryDirectory(dir=memory.folder) as folder:
-        job = Upload(desk, box_agent, name, dataset_config, root, memory, Path(folder))
-        for last_try in (False, True):
-            try:
-                return job.run()
-            except TransferError:
-                if last_try or not job.damaged:
-                    raise
-                desk.show.warn("some parts did not arrive as they were sent; once more")
+    if not os.path.isdir(root) and not is_archive(root):
+        raise DataError(f"{root} is neither a folder nor an archive", "name one of these")
+    memory = Memory(root, (*wanted.exclude, wanted.zip_names))
+    with tempfile.TemporaryDirectory(dir=memory.folder, ignore_cleanup_errors=True) as folder:
+        source = Source(root, wanted, memory, Path(folder))
+        try:
+            yield source
+        finally:
+            source.scanning.stop()
+
+
+def bring(desk: Desk, box: Agent, name: str, source: Source) -> dict[str, Any]:
+    """One source to one box; once more where parts did not arrive as they were sent."""
+    job = Upload(desk, box, name, source)
+    for last_try in (False, True):
+        try:
+            return job.run()
+        except TransferError:
+            if last_try or not job.damaged:
+                raise
+            desk.show.warn("some parts did not arrive as they were sent; once more")
+            source.scan_again()
     raise AssertionError

@@ -8,7 +8,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from deploy.effects.hashes import (
 )
 from deploy.effects.link import Stream
 from deploy.effects.manifests import Base, fetch_base, keep_manifest, write_manifest
-from deploy.effects.scan import refuse_what_cannot_go, scan, scan_archive, scan_line, warnings
+from deploy.effects.scan import Scanning, refuse_what_cannot_go, scan_line, warnings
 from deploy.effects.session import session
 from deploy.effects.streams import Streams
 from deploy.effects.upload import Sender, Told
@@ -39,7 +38,6 @@ from deploy.plan.transfer import (
     Found,
     Step,
     Totals,
-    is_archive,
     is_packing,
     must_fit,
     must_hold_something,
@@ -67,39 +65,60 @@ class Plan(NamedTuple):
     changes: Iterable[Step]
 
 
-@dataclass
-class Upload:
-    """One upload: look at both sides, plan, show, carry out."""
+class Source:
+    """What is to go up from the laptop, what is remembered of it, and its scan, which has begun."""
 
-    desk: Desk
-    box: Agent
-    name: str
-    wanted: DataSet
-    source: str
-    memory: Memory
-    folder: Path
-    damaged: bool = False
+    def __init__(self, path: str, wanted: DataSet, memory: Memory, folder: Path) -> None:
+        self.path, self.wanted, self.memory, self.folder = path, wanted, memory, folder
+        self.scanned = folder / "scan"
+        self.scan_again()
+
+    def scan_again(self) -> None:
+        self.scanning = Scanning(self.path, self.wanted.exclude, self.scanned)
+
+    @property
+    def is_folder(self) -> bool:
+        return os.path.isdir(self.path)
 
     @property
     def root(self) -> str:
         """The folder that paths start at: of an archive, the one that it lies in."""
-        return self.source if os.path.isdir(self.source) else os.path.dirname(self.source)
+        return self.path if self.is_folder else os.path.dirname(self.path)
+
+
+class Upload:
+    """One upload: look at both sides, plan, show, carry out."""
+
+    def __init__(self, desk: Desk, box: Agent, name: str, source: Source) -> None:
+        self.desk, self.box, self.name, self.source = desk, box, name, source
+        self.wanted, self.memory, self.folder = source.wanted, source.memory, source.folder
+        self.root = source.root
+        self.damaged = False
 
     def run(self) -> dict[str, Any]:
-        survey, state = self._look()
-        self._say_what_is_awkward(survey, state)
-        version = self.memory.version_of(survey.fingerprint)
-        if version and version == state["id"] and not state["damaged"]:
-            return self._nothing_to_do(survey, version)
-        if not os.path.isdir(self.source):
-            self._look_into_archive(survey)
-        if self.desk.dry_run:
-            return self._bring(survey, state, None)
-        stream = self.box.begin("receive")  # the way there takes its time: plan meanwhile
-        try:
-            return self._bring(survey, state, stream)
-        finally:
-            stream.close()
+        with contextlib.ExitStack() as opened:
+            stream = opened.enter_context(self._stream()) if self._surely_sends() else None
+            survey, state = self._look()
+            self._say_what_is_awkward(survey, state)
+            version = self.memory.version_of(survey.fingerprint)
+            if version and version == state["id"] and not state["damaged"]:
+                return self._nothing_to_do(survey, version)
+            if not self.source.is_folder:
+                self._look_into_archive(survey)
+            if self.desk.dry_run:
+                return self._bring(survey, state, None)
+            # the way there takes its time: plan meanwhile
+            return self._bring(survey, state, stream or opened.enter_context(self._stream()))
+
+    def _surely_sends(self) -> bool:
+        """Whether the way for the parts is worth its opening before anybody knows what to send."""
+        never = not self.memory.has_version() and not self.desk.dry_run
+        return never and self.box.link.streams_apart()
+
+    @contextlib.contextmanager
+    def _stream(self) -> Iterator[Stream]:
+        with contextlib.closing(self.box.begin("receive")) as stream:
+            yield stream
 
     def _bring(
         self, survey: Survey, state: dict[str, Any], stream: Stream | None
@@ -107,9 +126,12 @@ class Upload:
         """Plan, show, and carry out over the stream; without one, only show."""
         base = fetch_base(self.box, self.name, state)
         base.damaged = set(state["damaged"])
-        sides = self._few_changes(survey, state, base) or self._all(survey, base)
         packing = is_packing(self.wanted.layout, survey.small)
-        totals, changes = self._plan(sides, packing)
+        if base.is_empty():
+            totals, changes = self._plan_all_new(survey, packing)
+        else:
+            sides = self._few_changes(survey, state, base) or self._all(survey, base)
+            totals, changes = self._plan(sides, packing)
         there = sum(size for size, _ in state["incoming"].values())
         must_fit(totals, packing, there, state["room"])
         if not totals.changes:
@@ -121,7 +143,7 @@ class Upload:
         return self._carry_out(survey, state, base, Plan(totals, changes), stream)
 
     def _look(self) -> tuple[Survey, dict[str, Any]]:
-        """Scan here while the box is asked there."""
+        """Ask the box while the scan goes on here."""
         answers: list[Any] = []
 
         def ask() -> None:
@@ -132,16 +154,9 @@ class Upload:
 
         asking = threading.Thread(target=ask, daemon=True)
         asking.start()
-        if os.path.isdir(self.source):
-            survey = scan(self.source, self.wanted.exclude, self.folder / "scan")
-        elif is_archive(self.source):
-            survey = scan_archive(self.source, self.folder / "scan")
-        else:
-            raise DataError(
-                f"{self.source} is neither a folder nor an archive", "name one of these"
-            )
-        refuse_what_cannot_go(survey, self.source)
-        must_hold_something(survey.files, survey.skipped, self.source)
+        survey = self.source.scanning.survey()
+        refuse_what_cannot_go(survey, self.source.path)
+        must_hold_something(survey.files, survey.skipped, self.source.path)
         asking.join()
         if isinstance(answers[0], BaseException):
             raise answers[0]
@@ -163,11 +178,11 @@ class Upload:
 
         if self.memory.was_looked_into(survey.fingerprint):
             return
-        if not can_look_into(self.source):
+        if not can_look_into(self.source.path):
             self.desk.show.note(f"{self.name}: no zstd here to look into it: the box will")
             return
         with self.desk.show.progress(f"look into {self.name}", survey.bytes) as bar:
-            found = look_into(self.source, self.wanted.zip_names, bar.at)
+            found = look_into(self.source.path, self.wanted.zip_names, bar.at)
         for text in warnings(Survey(alike=found.alike)):
             self.desk.show.warn(text)
         self.memory.remember_look(survey.fingerprint)
@@ -183,7 +198,7 @@ class Upload:
         if base.damaged or not self.memory.stands_for(state["id"]):
             return None
         try:
-            scanned, known = self.folder / "scan", self.folder / "known"
+            scanned, known = self.source.scanned, self.folder / "known"
             changes = self.memory.changes(scanned, survey.fingerprint, FEW, known)
         except OverflowError:
             return None
@@ -202,16 +217,23 @@ class Upload:
     def _all(self, survey: Survey, base: Base) -> Sides:
         """Both sides in whole; checksums are remembered as they are found."""
         memory, mark, root = self.memory, survey.fingerprint, self.root
-        pathless, lines = Pathless(), memory.recall(self.folder / "scan")
-        if not base.is_empty():
-            there = base.sound_entries()
-            known = hash_what_may_be_there(root, map(remembered, lines), there, pathless)
-            lines = map(scan_line, known)
-        memory.remember(mark, lines)
+        pathless, there = Pathless(), base.sound_entries()
+        here = map(remembered, memory.recall(self.source.scanned))
+        known = hash_what_may_be_there(root, here, there, pathless)
+        memory.remember(mark, map(scan_line, known))
         if sizes := pathless.sizes():
             known = hash_what_may_have_moved(root, memory.found(), sizes)
             memory.remember(mark, map(scan_line, known))
         return Sides(memory.found, base.sound_entries, pathless.contents)
+
+    def _plan_all_new(self, survey: Survey, packing: bool) -> Plan:
+        """For a box that has nothing: the survey says what it comes to, so that the first part goes
+        before anybody has looked at the last file."""
+        totals = Totals()
+        totals.add_all(survey.files, survey.small, survey.bytes, survey.small_bytes, packing)
+        totals.add_notes(survey.folders, survey.links)
+        found = map(remembered, self.memory.recall(self.source.scanned))
+        return Plan(totals, steps(found, (), packing))
 
     def _plan(self, sides: Sides, packing: bool) -> Plan:
         """Few changes are kept as they are found; of many, the plan is made again as it is carried out."""
@@ -253,7 +275,7 @@ class Upload:
                         version = self._commit(survey, base, changes, streams)
             finally:
                 self.damaged = streams.damaged
-                self._learn(hashed)
+                self._learn(hashed, survey, base)
                 sent = streams.sent
         self.desk.show.done(
             f"{self.name}: version {version[:12]} is on the box, {show_size(sent)} sent"
@@ -299,11 +321,14 @@ class Upload:
         self.memory.remember_version(survey.fingerprint, version)
         return version
 
-    def _learn(self, hashed: Path) -> None:
+    def _learn(self, hashed: Path, survey: Survey, base: Base) -> None:
         """Remember what was hashed on the way, however the upload ended."""
         try:
             with hashed.open(encoding="ascii") as lines:
-                self.memory.learn(lines)
+                if base.is_empty():
+                    self.memory.learn_first(self.source.scanned, survey.fingerprint, lines)
+                else:
+                    self.memory.learn(lines)
         except OSError:
             self.desk.show.note("the checksums of this upload could not be remembered")
 
