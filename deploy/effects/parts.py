@@ -63,8 +63,8 @@ class PackHere:
         last = None
         for last in self._members:
             content, size, mtime, sha256 = read_small(self._root, last)
-            head = Head(last.path, last.mode, size, mtime // 10**9)
-            header = tar_header(*head)
+            head = Head(last.path, last.mode, size, mtime)
+            header = tar_header(last.path, last.mode, size, mtime // 10**9)
             ends_at += len(header)
             self.placed.append(Placed(size, mtime, sha256, ends_at))
             ends_at += padded(size)

@@ -25,7 +25,9 @@ OnBatch = Callable[[Batch], None]
 class Session:
     """`receive` on the box, held open. LinkLost where it breaks or nothing is heard for 30 s."""
 
-    def __init__(self, agent: Agent, stream: Stream, on_event: OnEvent) -> None:
+    def __init__(self, agent: Agent, stream: Stream, on_event: OnEvent, beside: bool) -> None:
+        """`beside`: another one commits what this one brings."""
+        self.commits = not beside
         self._agent, self._stream, self._on_event = agent, stream, on_event
         self._writer = Writer(stream.stdin)
         self._heard = time.monotonic()
@@ -187,7 +189,7 @@ def in_pieces(lines: Iterable[str], size: int) -> Iterator[str]:
 def session(agent: Agent, stream: Stream, on_event: OnEvent, **request: Any) -> Iterator[Session]:
     """A Session on a `receive` that has been begun; closed when the block ends, however it ends."""
     agent.ask(stream, **request)
-    opened = Session(agent, stream, on_event)
+    opened = Session(agent, stream, on_event, bool(request.get("beside")))
     try:
         yield opened
     finally:

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import IO, Any, NamedTuple
 
 from deploy.effects.packer import MANY, Packers
@@ -27,6 +29,7 @@ from deploy.plan.transfer import (
     entry_from,
     key_of,
     line_of_change,
+    line_of_members,
     part_key,
 )
 
@@ -42,6 +45,7 @@ class Known(NamedTuple):
 
     change: Change
     hashed: Found | None = None
+    pack: str = ""  # of which the box makes this change itself
 
 
 class Order(NamedTuple):
@@ -59,9 +63,10 @@ class SentPack(NamedTuple):
     members: list[Found]
     placed: list[Placed]
     sha256: str
+    known_there: bool  # whether the box makes the same changes of it
 
     def change(self, which: int) -> Known:
-        return in_pack(self.members[which], self.placed[which], self.sha256)
+        return in_pack(self.members[which], self.placed[which], self.sha256, self.known_there)
 
 
 class SentFile(NamedTuple):
@@ -181,9 +186,8 @@ class Sender:
         """Tell the box these changes, and return them."""
         known = list(settled)
         self._note_hashed(known)
-        changes = [each.change for each in known]
-        self.streams.changes(line_of_change(key, entry) for key, entry in changes)
-        return changes
+        self.streams.changes(lines_told(known))
+        return [each.change for each in known]
 
     def _note_hashed(self, known: Iterable[Known]) -> None:
         self._hashed.writelines([scan_line(each.hashed) for each in known if each.hashed])
@@ -231,7 +235,8 @@ class Sender:
             sha256 = self._must_still_be(order.key, order.whole, pack.sha256)
         else:
             sha256 = session.pack(order.key, order.size, order.offset, pack, self._tell_batch)
-        return SentPack(members, pack.placed, sha256)
+        known_there = order.offset == 0 and not order.whole and session.commits
+        return SentPack(members, pack.placed, sha256, known_there)
 
     def _tell_batch(self, batch: Batch) -> None:
         self.told(batch.path, batch.size, batch.files)
@@ -258,14 +263,24 @@ def known_of(entry: Entry, hashed: Found | None = None) -> Known:
     return Known((key_of(entry), entry), hashed)
 
 
-def in_pack(found: Found, placed: Placed, pack: str) -> Known:
+def lines_told(known: Iterable[Known]) -> Iterator[str]:
+    """Each change as a line; of a pack that the box knows, how many come in a row."""
+    for pack, alike in groupby(known, attrgetter("pack")):
+        if pack:
+            yield line_of_members(pack, sum(1 for _ in alike))
+        else:
+            yield from (line_of_change(*each.change) for each in alike)
+
+
+def in_pack(found: Found, placed: Placed, pack: str, known_there: bool) -> Known:
     """A file as it was read; it is remembered if it still was what the scan had seen."""
     path, kind, mode, size, mtime, inode, _, target = found
     length, changed_at, sha256, offset = placed
     entry = Entry(path, kind, mode, length, changed_at, sha256, pack, offset)
+    there = pack if known_there else ""
     if (size, mtime) != (length, changed_at):
-        return Known((path, entry))
-    return Known((path, entry), Found(path, kind, mode, size, mtime, inode, sha256, target))
+        return Known((path, entry), None, there)
+    return Known((path, entry), Found(path, kind, mode, size, mtime, inode, sha256, target), there)
 
 
 def pass_on(to: Future[Any], done: Future[Any]) -> None:

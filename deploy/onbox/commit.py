@@ -11,6 +11,7 @@ import errno
 import hashlib
 import os
 import shutil
+from collections import deque
 from typing import Any, Iterable, Iterator
 
 from .damage import mended
@@ -18,11 +19,13 @@ from .locks import locked
 from .manifest import (
     ARCHIVE,
     FILE,
+    Change,
     Checker,
     Entry,
     Header,
     change_of,
     header_line,
+    is_safe,
     line_of,
     read_manifest,
     side_by_side,
@@ -62,7 +65,7 @@ class Draft:
         """All changes against the base, as lines sorted by key; ValueError where they make no manifest."""
         with open(self._body, "w", encoding="ascii") as file:
             with lines_of(self.shelf, self.base) as base:
-                for piece in spliced(base, map(change_of, changes)):
+                for piece in spliced(base, self._each(changes)):
                     if isinstance(piece, list):
                         self._check.add_lines(piece)
                         file.writelines(piece)
@@ -72,6 +75,14 @@ class Draft:
                     if new is not None:
                         self._check.add(new)
                         file.write(line_of(new))
+
+    def _each(self, lines: Iterable[str]) -> Iterator[Change]:
+        for line in lines:
+            if line[0] == "*":
+                pack, _, count = line[1:].partition(" ")
+                yield from self.arrived.next_of(pack, int(count))
+            else:
+                yield change_of(line)
 
     def drop(self) -> None:
         """Nothing of it is needed any more: what was changed is asked for again by the laptop."""
@@ -116,6 +127,8 @@ class Arrived:
 
     def __init__(self, shelf: Shelf) -> None:
         self.shelf = shelf
+        # by pack: what is in it, until its place in the manifest is told
+        self._untold: dict[str, deque[Entry]] = {}
         self.whole = whole_parts(shelf)
         self.sizes: dict[str, int] = {}  # of packs
         self.retired: set[str] = set()  # plain files that lose their path: another may take them
@@ -126,9 +139,27 @@ class Arrived:
         self.packs_to_move: set[str] = set()
         self.touches_plain = False  # else the commit need not look at every path again
 
-    def part(self, sha256: str, path: str, size: int) -> None:
-        """A part is whole and verified, and will be at `path` by the time of the commit."""
+    def part(self, sha256: str, path: str, size: int, members: list[Entry]) -> None:
+        """A part is whole and verified, and will be at `path` by the time of the commit.
+
+        members  of a pack that was taken from its beginning: all that is in it
+        """
         self.sizes[sha256], self.whole[sha256] = size, path
+        if members:
+            self._untold[sha256] = deque(members)
+
+    def next_of(self, pack: str, count: int) -> Iterator[Change]:
+        """The next files of a pack that was taken just now, as changes."""
+        untold = self._untold.get(pack) or deque()
+        if count > len(untold):
+            raise Refusal("TransferError", f"pack {pack[:12]} has not arrived whole", LATER)
+        for _ in range(count):
+            entry = untold.popleft()
+            if not is_safe(entry.path):
+                raise ValueError(f"unsafe path in a pack: {entry.path!r}")
+            yield entry.path, entry._replace(pack=pack)
+        if not untold:
+            self._untold.pop(pack, None)
 
     def see(self, old: Entry | None, new: Entry | None) -> None:
         if old is not None and _is_plain(old) and not _same_place(old, new):

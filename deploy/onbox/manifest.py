@@ -362,5 +362,11 @@ def change_of(line: str) -> Change:
     return key_of(entry), entry
 
 
+def line_of_members(pack: str, count: int) -> str:
+    """Instead of the lines of so many files: they are the next ones of a pack that the box has just
+    taken, and made its own lines of."""
+    return f"*{pack} {count}\n"
+
+
 def line_of_change(key: str, entry: Entry | None) -> str:
     return "-" + quoted(key) + "\n" if entry is None else "+" + line_of(entry)

@@ -7,7 +7,8 @@ stdin after the request, each frame 4 bytes of big-endian length and then so man
     {"commit": ID, "header": {…}}
 A length of 0xFFFFFFFF is a sign of life with nothing behind it; where the highest bit is set, the
 frame is zlib data; where the next one is, it is lines of changes against the base, sorted over all
-such frames, each after the part that it needs. The end of the stream ends it.
+such frames, each after the part that it needs. `*SHA256 COUNT` stands for the lines of the next COUNT
+files of a pack that has come by this stream from its beginning. The end of the stream ends it.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from .commit import Draft, roll_forward
 from .frames import Frames, out_of_step
 from .keeping import tidy
 from .locks import locked
-from .manifest import Header
-from .packing import END, tar_of
+from .manifest import Entry, Header
+from .packing import END, Inventory, tar_of
 from .places import Places, find_places
 from .refusal import Refusal
 from .shelf import Shelf, current, find_shelf, make_shelf
@@ -135,8 +136,8 @@ class Receiver:
         try:
             self.shelf.give(file.fileno())
             digest = self._resume(file, offset)
-            unsynced = 0
-            for block in self._tar_blocks() if "pack" in order else self.frames.data():
+            unsynced, inventory = 0, Inventory() if offset == 0 and self.drafter else None
+            for block in self._tar_blocks(inventory) if "pack" in order else self.frames.data():
                 digest.update(block)
                 write_all(file.fileno(), block)
                 unsynced += len(block)
@@ -152,16 +153,17 @@ class Receiver:
         if trailer is None:
             file.close()
             raise EOFError
-        self._settle(file, path, digest.hexdigest(), json.loads(trailer))
+        members = inventory.entries if inventory else []
+        self._settle(file, path, digest.hexdigest(), json.loads(trailer), members)
 
-    def _tar_blocks(self) -> Iterator[bytes]:
+    def _tar_blocks(self, inventory: Inventory | None) -> Iterator[bytes]:
         """A pack as it travels, made a tar again."""
         for heads in self.frames.data():
             contents = self.frames.next()
             if contents is None:
                 raise EOFError
             try:
-                block = tar_of(heads, contents)
+                block = tar_of(heads, contents, inventory)
             except ValueError:
                 raise out_of_step() from None
             yield block
@@ -181,13 +183,20 @@ class Receiver:
         file.truncate(offset)
         return digest
 
-    def _settle(self, file: BinaryIO, path: str, sha256: str, trailer: dict[str, Any]) -> None:
+    def _settle(
+        self,
+        file: BinaryIO,
+        path: str,
+        sha256: str,
+        trailer: dict[str, Any],
+        members: list[Entry],
+    ) -> None:
         key = os.path.basename(path)
         if trailer.get("sha256") == sha256:
             final = path + "=" + sha256
             if self.drafter:
                 size = os.fstat(file.fileno()).st_size
-                self.drafter.draft.arrived.part(sha256, final, size)
+                self.drafter.draft.arrived.part(sha256, final, size, members)
             self.syncer.add(file, path, final)
             return
         file.close()

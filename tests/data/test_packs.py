@@ -8,9 +8,14 @@ import pytest
 
 from deploy.effects.packer import Packers, PackThere
 from deploy.effects.parts import PackHere
+from deploy.effects.upload import Known, in_pack, lines_told
 from deploy.errors import DataError, TransferError
-from deploy.onbox.packing import END, header_size, padded, tar_of
-from deploy.plan.transfer import FILE, Found, boundary
+from deploy.onbox.commit import Arrived
+from deploy.onbox.packing import END, Inventory, header_size, padded, tar_of
+from deploy.onbox.places import find_places
+from deploy.onbox.refusal import Refusal
+from deploy.onbox.shelf import find_shelf, make_shelf
+from deploy.plan.transfer import FILE, FOLDER, Entry, Found, boundary
 
 
 @pytest.fixture
@@ -129,3 +134,42 @@ def test_a_pack_goes_on_where_its_last_whole_file_ends(tmp_path, members):
     assert whole[: ends[3]] + tar_that_the_box_makes(batches[1:]) == whole
     assert pack.sha256 == hashlib.sha256(whole).hexdigest()
     assert not any(each.heads for each in PackHere(root, members, len(whole)))
+
+
+def test_the_box_knows_of_a_pack_what_the_laptop_knows(tmp_path, members):
+    pack, inventory = PackHere(str(tmp_path / "set"), members), Inventory()
+    for batch in pack:
+        tar_of(batch.heads, batch.contents, inventory)
+    here = [in_pack(*each, "ab" * 32, True) for each in zip(members, pack.placed, strict=True)]
+    there = [each._replace(pack="ab" * 32) for each in inventory.entries]
+    assert there == [each.change[1] for each in here]
+    told = [Known(("folder/", Entry("folder", FOLDER, 0o755))), *here, Known(("gone", None))]
+    assert list(lines_told(told)) == [
+        '+{"path": "folder", "type": "folder", "mode": 493}\n',
+        f"*{'ab' * 32} {len(members)}\n",
+        '-"gone"\n',
+    ]
+
+
+@pytest.fixture
+def arrived(tmp_path):
+    """A shelf that has taken a pack with two files, one of them with a name that leads out."""
+    shelf = find_shelf(find_places({"folders": {"data": str(tmp_path)}}), "set", "")
+    make_shelf(shelf)
+    known = Arrived(shelf)
+    members = [Entry(path, FILE, 0o600, 1, 0, "cd" * 32, "", 512) for path in ("good", "../bad")]
+    known.part("ab" * 32, str(tmp_path / "part"), 4096, members)
+    return known
+
+
+def test_the_files_of_a_pack_are_told_once_each(arrived):
+    assert [key for key, _ in arrived.next_of("ab" * 32, 1)] == ["good"]
+    with pytest.raises(Refusal, match="has not arrived whole"):
+        list(arrived.next_of("ab" * 32, 2))
+    with pytest.raises(ValueError, match="unsafe path in a pack"):
+        list(arrived.next_of("ab" * 32, 1))
+
+
+def test_a_pack_that_has_not_come_has_no_files(arrived):
+    with pytest.raises(Refusal, match="pack efefefefefef has not arrived whole"):
+        list(arrived.next_of("ef" * 32, 1))
