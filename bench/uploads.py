@@ -246,7 +246,7 @@ def plan_only(root: str) -> None:
     import tempfile
 
     from deploy.effects.hashes import Memory
-    from deploy.effects.manifests import Base, write_manifest
+    from deploy.effects.manifests import Base, draft_manifest, finish_manifest
     from deploy.effects.parts import sha256_of
     from deploy.effects.scan import scan, scan_line
     from deploy.plan.transfer import Totals, entry_from, key_of, steps
@@ -267,12 +267,13 @@ def plan_only(root: str) -> None:
             ),
         )
         changes = ((key_of(each), entry_from(each)) for each in memory.found())
-        written, _, version, header = write_manifest((), changes, Path(folder), "")
+        drafted = draft_manifest((), changes, Path(folder), "")
+        written, _ = finish_manifest(drafted)
         totals = Totals()
         for step in steps(memory.found(), Base(written).entries(), True):
             totals.add(step)
         assert totals.changes == 0, totals
-    print(version[:12], header.files, file=sys.stderr)
+    print(drafted.version[:12], drafted.header.files, file=sys.stderr)
 
 
 SCENARIOS: dict[str, Callable[..., None]] = {

@@ -8,7 +8,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from deploy.effects.agent import Agent, read_frames
 from deploy.effects.settings import laptop_folder
@@ -104,11 +104,19 @@ def keep_manifest(written: Path, sha256: str) -> None:
         old.unlink(missing_ok=True)
 
 
-def write_manifest(
+class Drafted(NamedTuple):
+    """A new version as it will be: its manifest's lines are a file, without the header."""
+
+    body: Path
+    version: str
+    header: Header
+
+
+def draft_manifest(
     base: Iterable[list[str]], changes: Iterable[Change], folder: Path, zip_names: str
-) -> tuple[Path, str, str, Header]:
-    """The new version's manifest as a file, its SHA-256, the version's ID, and its header."""
-    body, whole, check = folder / "body", folder / "manifest", Checker()
+) -> Drafted:
+    """The new version's lines, as the changes come."""
+    body, check = folder / "body", Checker()
     with body.open("w", encoding="ascii") as file:
         for piece in spliced(base, changes):
             if isinstance(piece, list):
@@ -117,11 +125,16 @@ def write_manifest(
             elif entry := piece[1]:
                 check.add(entry)
                 file.write(line_of(entry))
-    header, digest = check.header(round(time.time(), 3), zip_names), hashlib.sha256()
-    with whole.open("wb") as file, body.open("rb") as rest:
-        block = header_line(header).encode()
+    return Drafted(body, check.version(), check.header(round(time.time(), 3), zip_names))
+
+
+def finish_manifest(drafted: Drafted) -> tuple[Path, str]:
+    """The whole manifest as a file, and its SHA-256."""
+    whole, digest = drafted.body.with_name("manifest"), hashlib.sha256()
+    with whole.open("wb") as file, drafted.body.open("rb") as rest:
+        block = header_line(drafted.header).encode()
         while block:
             digest.update(block)
             file.write(block)
             block = rest.read(1 << 20)
-    return whole, digest.hexdigest(), check.version(), header
+    return whole, digest.hexdigest()

@@ -99,13 +99,12 @@ class Session:
         for text in in_pieces(lines, PIECE):
             self._frame(text.encode("ascii"), small=True, mark=CHANGES)
 
-    def commit(self, version: str, header: dict[str, Any]) -> dict[str, Any]:
-        """Make what was sent the version of that ID, end the stream, return the box's answer."""
+    def commit(self, version: str, header: dict[str, Any]) -> None:
+        """Have what was sent made the version of that ID; the answer says whether it was."""
         self._json({"commit": version, "header": header})
-        return self.answer()
 
     def answer(self) -> dict[str, Any]:
-        """What the box says at the end; its refusal is raised."""
+        """End the stream, and what the box says then; its refusal is raised."""
         self._writer.end()
         for reader in self._readers:
             reader.join()

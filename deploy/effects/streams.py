@@ -56,8 +56,12 @@ class Streams:
     def changes(self, lines: Iterable[str]) -> None:
         self.sessions[0].changes(lines)
 
-    def commit(self, version: str, header: dict[str, Any]) -> dict[str, Any]:
-        """Once the others have said that all of theirs is on the box's disk."""
+    def commit(self, version: str, header: dict[str, Any]) -> None:
+        """Have it committed, once the others have said that all of theirs is on the box's disk."""
         for each in self.sessions[1:]:
             each.answer()
-        return self.sessions[0].commit(version, header)
+        self.sessions[0].commit(version, header)
+
+    def answer(self) -> dict[str, Any]:
+        """What the box says to the commit; its refusal is raised."""
+        return self.sessions[0].answer()

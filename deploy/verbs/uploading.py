@@ -21,7 +21,14 @@ from deploy.effects.hashes import (
     remembered,
 )
 from deploy.effects.link import Stream
-from deploy.effects.manifests import Base, fetch_base, keep_manifest, write_manifest
+from deploy.effects.manifests import (
+    Base,
+    Drafted,
+    draft_manifest,
+    fetch_base,
+    finish_manifest,
+    keep_manifest,
+)
 from deploy.effects.scan import Scanning, refuse_what_cannot_go, scan_line, warnings
 from deploy.effects.session import session
 from deploy.effects.streams import Streams
@@ -269,14 +276,16 @@ class Upload:
         ):
             incoming = {key: (size, sha256) for key, (size, sha256) in state["incoming"].items()}
             try:
-                with hashed.open("w", encoding="ascii") as file:
-                    sender = Sender(streams, self.root, incoming, file, teller(bar))
-                    with contextlib.closing(sender.changes(plan.changes)) as changes:
-                        version = self._commit(survey, base, changes, streams)
+                try:
+                    with hashed.open("w", encoding="ascii") as file:
+                        sender = Sender(streams, self.root, incoming, file, teller(bar))
+                        with contextlib.closing(sender.changes(plan.changes)) as changes:
+                            drafted = self._send(base, changes, streams)
+                finally:
+                    self._learn(hashed, survey, base)
+                version = self._committed(drafted, survey, streams)
             finally:
-                self.damaged = streams.damaged
-                self._learn(hashed, survey, base)
-                sent = streams.sent
+                self.damaged, sent = streams.damaged, streams.sent
         self.desk.show.done(
             f"{self.name}: version {version[:12]} is on the box, {show_size(sent)} sent"
         )
@@ -307,19 +316,21 @@ class Upload:
         if "note" in event:
             self.desk.show.note(f"{self.name}: {event['note']}")
 
-    def _commit(
-        self, survey: Survey, base: Base, changes: Iterator[Change], streams: Streams
-    ) -> str:
-        """Send as the changes are asked for, then let the box make the new version current."""
-        written, sha256, version, header = write_manifest(
-            base.lines(), changes, self.folder, self.wanted.zip_names
-        )
-        answer = streams.commit(version, header._asdict())
-        if answer["id"] != version:
+    def _send(self, base: Base, changes: Iterator[Change], streams: Streams) -> Drafted:
+        """Send as the changes are asked for, then ask the box to make the new version current."""
+        zip_names = self.wanted.zip_names
+        drafted = draft_manifest(base.lines(), changes, self.folder, zip_names)
+        streams.commit(drafted.version, drafted.header._asdict())
+        return drafted
+
+    def _committed(self, drafted: Drafted, survey: Survey, streams: Streams) -> str:
+        """Wait until the new version is the current one there, and remember it here."""
+        written, sha256 = finish_manifest(drafted)  # meanwhile
+        if streams.answer()["id"] != drafted.version:
             raise TransferError(f"{self.name}: the box ended before the commit", "try again")
         keep_manifest(written, sha256)
-        self.memory.remember_version(survey.fingerprint, version)
-        return version
+        self.memory.remember_version(survey.fingerprint, drafted.version)
+        return drafted.version
 
     def _learn(self, hashed: Path, survey: Survey, base: Base) -> None:
         """Remember what was hashed on the way, however the upload ended."""
