@@ -83,11 +83,12 @@ def decide(samples: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
     jump and a suspend begin a new count.
     """
     looks = _unbroken(samples, rule, now)
-    decisions = [_idleness(looks, rule, now)]
+    still = _since_active(looks)
+    decisions = [_idleness(looks, still, rule, now)]
     decisions += [_lifetime(rule, now)] if rule.max_hours is not None else []
     decisions += [_cost(rule, now)] if rule.max_cost is not None and rule.price_per_hour else []
     decisions.sort(key=_urgency)
-    return decisions[0]._replace(idle_for=quiet_for(looks, now))
+    return decisions[0]._replace(idle_for=_quiet_for(looks, still, now))
 
 
 def _urgency(decision: Decision) -> tuple[float, float]:
@@ -110,54 +111,54 @@ def _cost(rule: Rule, now: Moment) -> Decision:
     return _countdown("cost", reason, left, rule)
 
 
-def _idleness(looks: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
+def _idleness(
+    looks: Sequence[Sample], still: Sequence[Sample], rule: Rule, now: Moment
+) -> Decision:
     if not rule.enabled:
         return Decision(KEEP, "off", "the idle rule is off")
     if not looks:
         return Decision(KEEP, "few", "no look at the box within the last polls yet")
     if looks[-1].verdict == ACTIVE:
         return Decision(KEEP, "active", told(looks[-1], ACTIVE))
-    idle = _idle_looks(looks, rule, now)
-    return _proven(looks, idle, rule, now) if idle else _unknown(looks, rule, now)
+    idle = _idle_looks(still, rule, now)
+    if not idle:
+        return _unknown(still, rule, _quiet_for(looks, still, now))
+    return _proven(looks[-1], _last_sign(looks, still), idle, rule, now)
 
 
-def _proven(looks: Sequence[Sample], idle: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
+def _proven(
+    newest: Sample, sign: Sample, idle: Sequence[Sample], rule: Rule, now: Moment
+) -> Decision:
     """The sensors have answered: the count of `stop_after` runs."""
-    sign = _last_sign(looks)
     follows = sign.verdict == ACTIVE and idle[0].at - sign.at <= GAP * rule.poll
     idle_for = now.at - (sign.at if follows else idle[0].at)
     left = rule.stop_after - idle_for
     why = told(idle[-1], IDLE)
     if len(idle) < LEAST:
         return Decision(KEEP, "few", f"only {len(idle)} look(s) so far: {why}", stops_in=left)
-    if left <= 0 and looks[-1].verdict == UNKNOWN:
-        return Decision(KEEP, "few", f"idle, but just now unknown: {told(looks[-1], UNKNOWN)}")
+    if left <= 0 and newest.verdict == UNKNOWN:
+        return Decision(KEEP, "few", f"idle, but just now unknown: {told(newest, UNKNOWN)}")
     reason = f"idle {spell(idle_for)}, limit {spell(rule.stop_after)}: {why}"
     return _countdown("idle", reason, left, rule)
 
 
-def _unknown(looks: Sequence[Sample], rule: Rule, now: Moment) -> Decision:
+def _unknown(still: Sequence[Sample], rule: Rule, still_for: float) -> Decision:
     """A sensor does not answer: the longer count of `max_unknown` runs."""
-    still = _since_active(looks)
-    still_for = quiet_for(looks, now)
-    reason = f"unknown: {told(looks[-1], UNKNOWN)}; no sign of life for {spell(still_for)}"
+    reason = f"unknown: {told(still[-1], UNKNOWN)}; no sign of life for {spell(still_for)}"
     if len(still) < LEAST:
         return Decision(KEEP, "few", reason)
     return _countdown("unknown", reason, rule.max_unknown - still_for, rule)
 
 
-def quiet_for(looks: Sequence[Sample], now: Moment) -> float:
+def _quiet_for(looks: Sequence[Sample], still: Sequence[Sample], now: Moment) -> float:
     """Seconds since the last sign of life that was seen, or since the count began."""
-    if not looks or looks[-1].verdict == ACTIVE:
-        return 0.0
-    return now.at - _last_sign(looks).at
+    return now.at - _last_sign(looks, still).at if still else 0.0
 
 
-def _last_sign(looks: Sequence[Sample]) -> Sample:
+def _last_sign(looks: Sequence[Sample], still: Sequence[Sample]) -> Sample:
     """The last look that saw a sign of life, else the first. Every sensor tells what was there at
     any moment since the look before, so what follows this look was idle from its time on."""
-    still = len(_since_active(looks))
-    return looks[-still - 1] if len(looks) > still else looks[0]
+    return looks[-len(still) - 1] if len(looks) > len(still) else looks[0]
 
 
 def _countdown(cause: str, reason: str, left: float, rule: Rule) -> Decision:
@@ -178,36 +179,36 @@ def told(sample: Sample, state: str) -> str:
     return "; ".join(parts) or "nothing to look at"
 
 
-def _unbroken(samples: Sequence[Sample], rule: Rule, now: Moment) -> list[Sample]:
+def _unbroken(samples: Sequence[Sample], rule: Rule, now: Moment) -> Sequence[Sample]:
     """The newest looks that follow one another without a gap, a jump or another epoch."""
-    looks: list[Sample] = []
-    later = Sample(now.at, 0.0, now.epoch, {})
+    begin, farthest = len(samples), GAP * rule.poll
+    at, wall = now.at, None
     for sample in reversed(samples):
-        apart = later.at - sample.at
-        if sample.epoch != now.epoch or not 0 <= apart <= GAP * rule.poll:
+        apart = at - sample.at
+        if sample.epoch != now.epoch or not 0 <= apart <= farthest:
             break
-        if looks and abs((later.wall - sample.wall) - apart) > JUMP:
+        if wall is not None and abs((wall - sample.wall) - apart) > JUMP:
             break
-        looks.append(sample)
-        later = sample
-    return looks[::-1]
+        begin -= 1
+        at, wall = sample.at, sample.wall
+    return samples[begin:]
 
 
-def _since_active(looks: Sequence[Sample]) -> list[Sample]:
-    still: list[Sample] = []
+def _since_active(looks: Sequence[Sample]) -> Sequence[Sample]:
+    begin = len(looks)
     for sample in reversed(looks):
         if sample.verdict == ACTIVE:
             break
-        still.append(sample)
-    return still[::-1]
+        begin -= 1
+    return looks[begin:]
 
 
-def _idle_looks(looks: Sequence[Sample], rule: Rule, now: Moment) -> list[Sample]:
+def _idle_looks(still: Sequence[Sample], rule: Rule, now: Moment) -> list[Sample]:
     """The newest idle looks, none further than GAP polls from the next."""
     idle: list[Sample] = []
-    later = now.at
-    for sample in reversed(_since_active(looks)):
-        if later - sample.at > GAP * rule.poll:
+    later, farthest = now.at, GAP * rule.poll
+    for sample in reversed(still):
+        if later - sample.at > farthest:
             break
         if sample.verdict == IDLE:
             idle.append(sample)
@@ -218,7 +219,7 @@ def _idle_looks(looks: Sequence[Sample], rule: Rule, now: Moment) -> list[Sample
 def worth_keeping(samples: Sequence[Sample], rule: Rule, now: Moment) -> list[Sample]:
     """The looks that a later decision can still need: the last active one and what follows it."""
     looks = _unbroken(samples, rule, now)
-    return looks[-(len(_since_active(looks)) + 1) :]
+    return list(looks[-(len(_since_active(looks)) + 1) :])
 
 
 def spell(seconds: float) -> str:
