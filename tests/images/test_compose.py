@@ -37,7 +37,8 @@ def compose(tmp_path):
 
     run.output, run.project = tmp_path / "output", project
     yield run
-    run("down", "--volumes", "--timeout", "5")
+    # of every service: else the volume of one that is not asked for by default stays
+    run("--profile", "*", "down", "--volumes", "--timeout", "5")
 
 
 @pytest.mark.tensorflow
