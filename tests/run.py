@@ -21,7 +21,7 @@ SUITES = (
     (
         ".venv",
         ["tests", "--ignore=tests/workload"],
-        # in the order of their names: else the files with few tests, which are the long ones, are last
+        # in the order of tests/conftest.py: else the files with few tests, the long ones, are last
         ["--numprocesses=2", "--dist=loadfile", "--no-loadscope-reorder"],
     ),
 )

@@ -64,7 +64,7 @@ class LocalBox:
 
 
 @pytest.fixture
-def box():
+def box(installed):
     """In memory where there is /dev/shm: syncing a disk that others write to takes seconds."""
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="gpubox-test-", dir=memory) as folder:

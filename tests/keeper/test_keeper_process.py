@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def box(own_home, tmp_path):
+def box(own_home, installed, tmp_path):
     (tmp_path / "box").mkdir()
     box = LocalBox(own_home, tmp_path / "box")
     yield box

@@ -128,7 +128,7 @@ class TestBox:
 
 
 @pytest.fixture
-def box(tmp_path, own_home, monkeypatch):
+def box(tmp_path, own_home, installed, monkeypatch):
     monkeypatch.setenv("GPUBOX_LEASES", str(tmp_path / "leases"))
     monkeypatch.delenv("PYTHONPATH", raising=False)
     made = TestBox(tmp_path / "box", own_home / ".gpubox")
