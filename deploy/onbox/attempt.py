@@ -32,6 +32,7 @@ from .stopping import (
     stop_at_once,
     write_intent,
 )
+from .workers import moved, own_addresses
 
 PERIOD = 0.25  # seconds between two looks
 EAGER = 0.05  # until the first step, which is waited for
@@ -56,7 +57,8 @@ class Attempt:
         self._stop.set()
 
     def begin(self) -> bool:
-        """Queue or start; False where it waits for a GPU, or was stopped before it began.
+        """Queue or start; False where it waits for a GPU, was stopped before it began, or could not
+        be reached by the other workers.
 
         A GPU is held from the moment at which it can be used: while the data set is staged and
         looked at, others may have it.
@@ -70,6 +72,8 @@ class Attempt:
         fresh.update(attempt_at=self._began, phases=phases, ending=None, exit_code=None)
         fresh.update(step_before=newest_step(self.folder), handle=None, doing="")
         change_state(self.folder, "staging", **fresh)
+        if self._has_moved():
+            return False
         self._phase("prepare", lambda: self.runner.prepare(self._say))
         data = self._phase("stage", self._stage)
         if wants_gpu(self.run):
@@ -80,6 +84,14 @@ class Attempt:
         handle = self._phase("start", lambda: self.runner.start(gpus, data))
         change_state(self.folder, "running", handle=handle, doing="", data=data, gpus=gpus)
         return True
+
+    def _has_moved(self) -> bool:
+        """Of several workers: end the attempt where the others know this box by another address."""
+        why = moved(self.run["worker"], own_addresses()) if self.run.get("worker") else ""
+        if why:
+            self.log.write(f"gpubox: {why}\n".encode())
+            self._end(Ending("interrupted", "address", why), None)
+        return bool(why)
 
     def _gpus_are_free(self) -> bool:
         """What the run asks for could be leased now; else it is put into the queue."""

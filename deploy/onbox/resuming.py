@@ -26,7 +26,10 @@ from .waiting import wait_for_first_step
 
 
 def resume(request: dict[str, Any], wire: Any) -> dict[str, Any]:
-    """Verb: start a run again that was stopped, interrupted or failed; it goes on where it was."""
+    """Verb: start a run again that was stopped, interrupted or failed; it goes on where it was.
+
+    `hosts`  of one of several workers: all their addresses as they are now
+    """
     refuse_while_stopping()
     places = find_places(request)
     run_id = pick_run(places, request.get("run", ""))
@@ -34,6 +37,7 @@ def resume(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     with claim(places, run_id) as ours:
         if ours:
             take_over(places, folder)
+            meet_again(folder, request.get("hosts"))
             if read_state(folder)["state"] in ENDED:
                 change_state(folder, "queued", tries=0, waits_for="resumed by the user")
     start_run(places, run_id)
@@ -41,6 +45,14 @@ def resume(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     if not request.get("wait"):
         return {"id": run_id, "folder": folder}
     return wait_for_first_step(places, run_id, wire)
+
+
+def meet_again(folder: str, hosts: list[str] | None) -> None:
+    """Note where the workers are now ("address:port", the chief first), if that has changed."""
+    run = read_run(folder)
+    if hosts and run["worker"]["hosts"] != hosts:
+        run["worker"]["hosts"] = hosts
+        write_json(os.path.join(folder, "run.json"), run)
 
 
 def take_over(places: Places, folder: str) -> None:

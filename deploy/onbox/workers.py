@@ -10,7 +10,7 @@ import select
 import socket
 import struct
 import time
-from typing import Any
+from typing import Any, Sequence
 
 from .refusal import Refusal
 
@@ -28,9 +28,30 @@ def tf_config(worker: dict[str, Any]) -> str:
 
 def addresses(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     """Verb: this box's IPv4 addresses, those of private networks and the others."""
-    found = [address for address in map(_address, _interfaces()) if address]
+    found = own_addresses()
     private = [each for each in found if is_private(each)]
     return {"private": private, "public": [each for each in found if each not in private]}
+
+
+def own_addresses() -> list[str]:
+    """The first IPv4 address of each interface but the loopback."""
+    return [address for address in map(_address, _interfaces()) if address]
+
+
+def moved(worker: dict[str, Any], own: Sequence[str]) -> str:
+    """Why the other workers can't reach this one: its address among them is none of the box's `own`
+    any more, as after a start with a new lease, or of a tunnel that is not up yet; "" if it is. Pure.
+
+    The program must not be started then: it would meet its peers, fail with them at their first
+    exchange, and so again at every try.
+    """
+    known = worker["hosts"][worker["index"]].rpartition(":")[0]
+    if known in own:
+        return ""
+    return (
+        f"the other workers know this box as {known}, its addresses are {', '.join(own) or 'none'}: "
+        f"fab deploy --workers {','.join(worker['runs'])} goes on"
+    )
 
 
 def is_private(address: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deploy.errors import BoxUnfit, UsageError
+from deploy.plan.deploy import ALIVE
 
 PORT = 23456
 
@@ -105,3 +106,28 @@ def parts(
     hosts = [f"{addresses[name]}:{port}" for name in names]
     runs = {name: member_id(chief, index) for index, name in enumerate(names)}
     return [{"index": index, "hosts": hosts, "runs": runs} for index in range(len(names))]
+
+
+def all_run(known: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether every worker of a group is under way or waits for a GPU; not where its box was started
+    anew and nobody has looked after it yet.
+
+    known  box → the summary of its run; {} where it is not there
+    """
+    return all(
+        each and each["state"]["state"] in ALIVE and (each["supervised"] or waits(each))
+        for each in known.values()
+    )
+
+
+def waits(known: Mapping[str, Any]) -> bool:
+    return known["state"]["state"] in ("created", "queued")
+
+
+def patience(known: Mapping[str, Any]) -> float | None:
+    """Seconds that a worker of a broken group has to end; None: its own grace, as it has made steps
+    since its start. One that waits for the others inside TensorFlow has nothing to save, and would
+    not hear of it."""
+    state = known["state"]
+    stepped = state.get("first_step_at", 0) >= state.get("attempt_at", 1)
+    return None if stepped else 5.0

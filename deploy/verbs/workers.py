@@ -17,11 +17,13 @@ from deploy.plan.run import full_command, run_id, slug_of
 from deploy.plan.workers import (
     PORT,
     Member,
+    all_run,
     candidates,
     check_alike,
     choose_addresses,
     member_id,
     parts,
+    patience,
 )
 from deploy.verbs.deploy import arm, bring_data, bring_image, look
 from deploy.verbs.desk import Desk
@@ -29,6 +31,7 @@ from deploy.verbs.launch import conclude, plan_launch, submit, watched
 from deploy.verbs.unlock import deploying, release_with_next
 
 Boxes = dict[str, Agent]
+TOGETHER = "the kit, to start all workers together"
 
 
 def deploy_workers(
@@ -59,7 +62,7 @@ def deploy_workers(
         check_alike([member(name, each, own) for name, each in requests.items()])
         old = choose_start_of_all(requests, found, new)
         if old:
-            return resume_all(desk, boxes, old)
+            return go_on(desk, boxes, old, summaries(found, old), port)
         hosts = meet(desk, boxes, port)
         for name, part in zip(names, parts(names, hosts, port, chief), strict=True):
             requests[name]["worker"] = part
@@ -150,7 +153,7 @@ def start_all(
             take_back(desk, boxes[name], name, requests[name]["id"])
         raise
     if desk.dry_run:
-        return [{"box": name, "id": requests[name]["id"], "outcome": "planned"} for name in boxes]
+        return planned({name: requests[name]["id"] for name in boxes})
     return wait_for_all(desk, boxes, {name: requests[name]["id"] for name in boxes})
 
 
@@ -194,12 +197,50 @@ def stop_waiting(desk: Desk, name: str, box: Agent, run: str, failed: str) -> No
         desk.show.warn(f"{name}: {run} waits for {failed} and could not be stopped: {no.message}")
 
 
-def resume_all(desk: Desk, boxes: Boxes, runs: dict[str, str]) -> list[dict[str, Any]]:
-    """The same group goes on from the chief's newest checkpoint."""
-    desk.show.step(f"resume {', '.join(runs.values())} (--new starts another)")
+def summaries(found: dict[str, dict[str, Any]], runs: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Of each box's facts the run that is meant, where it is there."""
+    return {
+        name: next((each for each in found[name]["runs"] if each["id"] == run), {})
+        for name, run in runs.items()
+    }
+
+
+def go_on(
+    desk: Desk, boxes: Boxes, runs: dict[str, str], known: dict[str, dict[str, Any]], port: int
+) -> list[dict[str, Any]]:
+    """The same group goes on from the chief's newest checkpoint, or is joined where all of it runs."""
+    together = all_run(known)
+    desk.show.step(
+        f"{'join' if together else 'resume'} {', '.join(runs.values())} (--new starts another)"
+    )
     if desk.dry_run:
-        return [{"box": name, "id": run, "outcome": "planned"} for name, run in runs.items()]
+        return planned(runs)
+    hosts = None if together else gather(desk, boxes, runs, known, port)
     for name, box in boxes.items():
         release_with_next(box)
-        box.call("resume", run=runs[name])
+        box.call("resume", run=runs[name], hosts=hosts)
     return wait_for_all(desk, boxes, runs)
+
+
+def gather(
+    desk: Desk, boxes: Boxes, runs: dict[str, str], known: dict[str, dict[str, Any]], port: int
+) -> list[str]:
+    """Where the workers are now ("address:port"), after what was left of the group has ended."""
+    end_all(boxes, runs, known)
+    addresses = meet(desk, boxes, port)
+    return [f"{addresses[name]}:{port}" for name in runs]
+
+
+def end_all(boxes: Boxes, runs: dict[str, str], known: dict[str, dict[str, Any]]) -> None:
+    """Stop what is left of a group: those that wait for the others hold the port."""
+
+    def end(name: str) -> None:
+        if known[name]:
+            boxes[name].call("stop", run=runs[name], grace=patience(known[name]), by=TOGETHER)
+
+    with ThreadPoolExecutor(len(boxes)) as pool:
+        list(pool.map(end, boxes))
+
+
+def planned(runs: dict[str, str]) -> list[dict[str, Any]]:
+    return [{"box": name, "id": run, "outcome": "planned"} for name, run in runs.items()]

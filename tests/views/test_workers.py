@@ -36,6 +36,16 @@ def tensorflow(cpu_image):  # noqa: F811
     docker("volume", "rm", volume)
 
 
+@pytest.fixture
+def network(engine):  # noqa: F811
+    """A network of the test's own: on Docker's common one another test's box would take the address
+    of a box that is off."""
+    name = f"gpubox-test-workers-{os.getpid()}"
+    docker("network", "create", name)
+    yield name
+    docker("network", "rm", name)
+
+
 def start_two(boxes, more, networks=("bridge", "bridge")):  # noqa: F811
     """Boxes one and two, as rented pods are; the run of gpubox.toml is the example's."""
     own = f'runner = "process"\npython = "{PYTHON}"\nshared = true\n'
@@ -185,3 +195,54 @@ def test_boxes_that_do_not_reach_each_other_are_named_and_nothing_starts(boxes):
     finally:
         boxes.stop()
         docker("network", "rm", network)
+
+
+COUNTS = """
+import os, time
+path = os.path.join(os.environ["GPUBOX_OUTPUT"], "progress.json")
+print(os.environ["TF_CONFIG"], flush=True)
+for step in range(1, 10**6):
+    with open(path + ".new", "w") as file:
+        file.write('{"schema": 1, "step": %d, "steps": 1000000}' % step)
+    os.rename(path + ".new", path)
+    time.sleep(0.1)
+"""
+
+
+def address_of(box):
+    form = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
+    return docker("inspect", "--format", form, box.container).strip()
+
+
+def test_a_box_that_came_back_under_another_address_is_told_and_met_again(network, boxes, tmp_path):  # noqa: F811
+    """Started in vain the workers would fail at their first exchange, at every try."""
+    (tmp_path / "train.py").write_text(COUNTS)
+    own = 'runner = "process"\npython = "/usr/bin/python3"\nshared = true\n'
+    run = f'[run]\ncode = "{tmp_path}"\ncommand = ["python", "train.py"]\n'
+    words = ["--network", network]
+    one = boxes.start("process", "one", toml=own, more=words)
+    two_ = boxes.start("process", "two", toml=own + run, more=words)
+    group = ["deploy", "--workers", "one,two", "--device", "cpu", "--json"]
+    ids = [each["id"] for each in json.loads(fab(*group).stdout)["results"]]
+    two_.pull_the_plug()
+    boxes.start("process", "three", toml=own, more=words)  # has the address of two now
+    two_.power_on()
+    state = lambda: json.loads(two_.run("cat", f"/data/runs/{ids[1]}/state.json").stdout)  # noqa: E731
+    fab("status", "--host", "two")  # a pod has nothing that starts its keeper again
+    until(lambda: (state().get("ending") or {}).get("kind") == "address", 60, lambda: state())
+    said = f"its addresses are {address_of(two_)}: fab deploy --workers one,two goes on"
+    assert said in state()["ending"]["text"] and state()["state"] == "interrupted"
+
+    again = json.loads(fab(*group).stdout)["results"]
+    assert [each["id"] for each in again] == ids
+    hosts = [f"{address_of(box)}:23456" for box in (one, two_)]
+    for box, each in zip((one, two_), ids, strict=True):
+        assert (
+            json.loads(box.run("cat", f"/data/runs/{each}/run.json").stdout)["worker"]["hosts"]
+            == hosts
+        )
+        assert (
+            json.dumps(hosts)
+            in box.run("sh", "-c", f"tail -n 1 /data/runs/{each}/logs/output*").stdout
+        )
+        assert state_of(box, each) == "running"

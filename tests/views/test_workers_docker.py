@@ -7,7 +7,16 @@ import pytest
 
 from bench import mnist
 from tests.box.fixtures import boxes, cpu_image, engine  # noqa: F401
-from tests.views.test_workers import curve, docker, fab, logs_of, state_of, step_of, until
+from tests.views.test_workers import (  # noqa: F401
+    curve,
+    docker,
+    fab,
+    logs_of,
+    network,
+    state_of,
+    step_of,
+    until,
+)
 
 pytestmark = [pytest.mark.engine, pytest.mark.box, pytest.mark.slow, pytest.mark.tensorflow]
 pytestmark += [pytest.mark.timeout(2400)]  # on a busy machine
@@ -43,9 +52,14 @@ def container_of(box, run):
     return box.run(*words, check=False).stdout.strip()
 
 
-def test_one_is_killed_then_rebooted_and_both_finish(boxes, cpu_image, tmp_path):  # noqa: F811
+def start_two(boxes, network):  # noqa: F811
     boxes.more = config()
-    one, two_ = (boxes.start("engine", name, toml='device = "cpu"') for name in ("one", "two"))
+    words = {"toml": 'device = "cpu"', "more": ["--network", network]}
+    return [boxes.start("engine", name, **words) for name in ("one", "two")]
+
+
+def test_one_is_killed_then_rebooted_and_both_finish(network, boxes, cpu_image, tmp_path):  # noqa: F811
+    one, two_ = start_two(boxes, network)
     for box in (one, two_):
         box.load(cpu_image)
     done = fab("deploy", "--workers", "one,two", "--args", " ".join(FLAGS), "--json")
@@ -84,9 +98,8 @@ def test_one_is_killed_then_rebooted_and_both_finish(boxes, cpu_image, tmp_path)
 BREAK = "rm /usr/sbin/runc"
 
 
-def test_where_one_engine_can_not_start_a_container_none_runs(boxes, cpu_image):  # noqa: F811
-    boxes.more = config()
-    one, two_ = (boxes.start("engine", name, toml='device = "cpu"') for name in ("one", "two"))
+def test_where_one_engine_can_not_start_a_container_none_runs(network, boxes, cpu_image):  # noqa: F811
+    one, two_ = start_two(boxes, network)
     for box in (one, two_):
         box.load(cpu_image)
     subprocess.run(["docker", "exec", two_.container, "sh", "-c", BREAK], check=True)

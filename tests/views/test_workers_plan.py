@@ -7,15 +7,18 @@ import pytest
 from deploy.errors import BoxUnfit, UsageError
 from deploy.onbox.compose import Mounts, compose_run
 from deploy.onbox.endings import Facts, why_ended
-from deploy.onbox.workers import addresses, is_private, tf_config
+from deploy.onbox.tending import PAUSES, resume_verdict
+from deploy.onbox.workers import addresses, is_private, moved, tf_config
 from deploy.plan.run import ID
 from deploy.plan.workers import (
     Member,
+    all_run,
     candidates,
     check_alike,
     choose_addresses,
     member_id,
     parts,
+    patience,
     worker_names,
 )
 from deploy.verbs.workers import member
@@ -187,3 +190,69 @@ def test_our_images_are_alike_although_each_box_has_finished_its_own():
     check_alike([member(name, each, own_image=False) for name, each in two])
     with pytest.raises(BoxUnfit, match="have different images"):
         check_alike([member(name, each, own_image=True) for name, each in two])
+
+
+WORKER = {"index": 1, "hosts": ["10.0.0.4:23456", "10.0.0.5:23456"], "runs": {"a": "x", "b": "y"}}
+
+
+@pytest.mark.parametrize(
+    "own, said",
+    [
+        (["10.0.0.5"], ""),
+        (["172.17.0.1", "10.0.0.5"], ""),
+        (
+            ["10.0.0.6"],
+            "know this box as 10.0.0.5, its addresses are 10.0.0.6: fab deploy --workers a,b",
+        ),
+        (["10.0.0.4"], "its addresses are 10.0.0.4"),
+        ([], "its addresses are none"),
+    ],
+)
+def test_a_box_that_has_moved_is_told_from_one_that_has_not(own, said):
+    assert said in moved(WORKER, own) and bool(moved(WORKER, own)) is bool(said)
+
+
+def summary(state, supervised=True, **more):
+    return {"state": {"state": state, **more}, "supervised": supervised}
+
+
+@pytest.mark.parametrize(
+    "one, two, together",
+    [
+        (summary("running"), summary("staging"), True),
+        (summary("running"), summary("queued", False), True),  # waits for a GPU
+        (summary("running"), summary("running", False), False),  # as its box left it
+        (summary("running"), summary("interrupted"), False),
+        (summary("running"), {}, False),
+    ],
+)
+def test_a_group_is_joined_only_where_all_of_it_runs(one, two, together):
+    assert all_run({"a": one, "b": two}) is together
+
+
+def test_who_waits_for_the_others_is_not_given_the_grace_of_a_save():
+    assert patience(summary("running", attempt_at=9.0, first_step_at=3.0)) == 5.0
+    assert patience(summary("running", attempt_at=9.0)) == 5.0
+    assert patience(summary("running", attempt_at=9.0, first_step_at=12.0)) is None
+
+
+REGISTER = 3600.0  # seconds that TensorFlow waits for its peers (kDefaultClusterRegisterTimeout)
+LOOK = 15.0  # between two looks of a keeper, and a start
+
+
+def next_start(ended, tries):
+    """When a worker that ended at `ended` is started again, by looks of its keeper."""
+    state = {"since": ended, "tries": tries, "boot": "b", "ending": {"text": "a worker ended"}}
+    now = ended
+    while not resume_verdict(state, now, "b")[0]:
+        now += LOOK
+    return now
+
+
+@pytest.mark.parametrize("tries", [(a, b) for a in range(5) for b in range(5)])
+@pytest.mark.parametrize("apart", [0.0, 10.0, 60.0, 600.0])  # seconds between their ends
+def test_two_that_ended_meet_whatever_pauses_they_have(tries, apart):
+    """The first to be started waits for the other inside TensorFlow, for longer than any pause."""
+    starts = next_start(0.0, tries[0]), next_start(apart, tries[1])
+    assert max(starts) <= apart + max(PAUSES) + LOOK
+    assert max(starts) - min(starts) < REGISTER
