@@ -39,6 +39,7 @@ def train(arguments: argparse.Namespace) -> int:
     progress = Progress(where.output, arguments.model, arguments.steps)
     progress.start()
     run = prepare(arguments, where, progress, found, meta)
+    stop.take_back()
     try:
         stop.check()
         while run.step < arguments.steps:

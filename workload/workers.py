@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workload.errors import WorkloadError
+from workload.errors import WorkerLost, WorkloadError
 
 if TYPE_CHECKING:
     from workload.loop import Loop
@@ -50,7 +52,8 @@ class Team:
 
         values = {name: tf.constant(value) for name, value in loop.snapshot().items()}
         values["step"] = tf.constant(divmod(step, HALF), tf.float32)  # exact in two halves
-        found = self.strategy.run(shared, args=(values,))
+        with missing_in_words():
+            found = self.strategy.run(shared, args=(values,))
         first = {n: self.strategy.experimental_local_results(v)[0] for n, v in found.items()}
         high, low = (round(float(half)) for half in first.pop("step"))
         loop.restore({name: np.asarray(value) for name, value in first.items()})
@@ -77,7 +80,8 @@ def team(arguments: argparse.Namespace, gpus: int) -> Team:
     if choice == "workers":
         if not workers:
             raise WorkloadError("--strategy workers needs TF_CONFIG, which names the workers")
-        made = Team(tf.distribute.MultiWorkerMirroredStrategy(), chief=index == 0)
+        with missing_in_words():
+            made = Team(tf.distribute.MultiWorkerMirroredStrategy(), chief=index == 0)
     else:
         made = Team(tf.distribute.MirroredStrategy())
     replicas = made.strategy.num_replicas_in_sync
@@ -87,6 +91,20 @@ def team(arguments: argparse.Namespace, gpus: int) -> Team:
             f"take a multiple of {replicas}"
         )
     return made
+
+
+@contextlib.contextmanager
+def missing_in_words() -> Iterator[None]:
+    """Turns what TensorFlow raises where the workers did not come together into one line."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError) as error:
+        raise WorkerLost(
+            "another worker can't be reached from here, or ended at the start (TensorFlow says above "
+            "which); start all again"
+        ) from error
 
 
 def cluster(environment: Any) -> tuple[int, int]:

@@ -68,6 +68,16 @@ def test_two_workers_follow_the_curve_of_one_and_resume_when_one_is_killed(pair,
     np.testing.assert_allclose(one_curve[:shared, 1], two[:shared, 1], rtol=1e-4)
 
 
+def test_a_stop_is_heard_although_tensorflow_catches_the_signal_too(pair):
+    pids = start(pair, "--steps", 10_000_000, "--save-every", 100)
+    wait_until(lambda: 100 in checkpoint.steps(pair[0].checkpoints))
+    os.kill(pids[0], signal.SIGTERM)
+    code, _, err = pair[0].end()
+    assert code == errors.INTERRUPTED and "stopped by SIGTERM" in err[-1]
+    code, _, err = pair[1].end()
+    assert code == errors.INTERRUPTED and "another worker went away" in err[-1]
+
+
 def test_a_batch_that_can_not_be_shared_is_refused(pair):
     start(pair, "--steps", 10, "--batch", 41)
     for each in pair:
