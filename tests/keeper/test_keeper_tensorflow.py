@@ -15,7 +15,7 @@ from tests.chain.kit import FAB, ROOT, fab
 pytestmark = [pytest.mark.engine, pytest.mark.box, pytest.mark.tensorflow, pytest.mark.slow]
 pytestmark += [pytest.mark.timeout(2400)]  # on a busy machine
 # Saved at the stop only, so that what is resumed is what the stop has saved.
-FLAGS = ["--steps", "20000", "--save-every", "0", "--hidden", "100", "--no-report"]
+FLAGS = ["--steps", "30000", "--save-every", "0", "--hidden", "100", "--no-report"]
 
 
 def until(what, seconds):
@@ -71,14 +71,16 @@ command = ["python", "-m", "workload", "bp"]
     assert keeper["armed"] and keeper["rule"]["stop"]["how"] == "inside"
 
     until(lambda: run_of(box)[2] > 0, 120)
-    fab("idle", "--host", box.name, "--max-hours", hours_from_now(box, 15))
+    fab(
+        "idle", "--host", box.name, "--max-hours", hours_from_now(box, 2)
+    )  # well before its last step
     assert box.wait_off(180) == 130
     box.power_on()
     fab("idle", "--host", box.name, "--max-hours", "off")
     run, state, _ = run_of(box)
     steps = box.run("ls", f"/data/runs/{run}/output/checkpoints").stdout
     assert "step_" in steps, "saved at the stop"
-    until(lambda: run_of(box)[1]["state"] == "finished", 400)
+    until(lambda: run_of(box)[1]["state"] == "finished", 600)
     ways = [each["state"] for each in run_of(box)[1]["history"]]
     assert ways.count("running") == 2 and "interrupted" in ways and "failed" not in ways
     result = json.loads(box.run("cat", f"/data/runs/{run}/output/result.json").stdout)
