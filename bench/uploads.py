@@ -247,25 +247,16 @@ def plan_only(root: str) -> None:
 
     from deploy.effects.hashes import Memory
     from deploy.effects.manifests import Base, draft_manifest, finish_manifest
-    from deploy.effects.parts import sha256_of
     from deploy.effects.scan import scan, scan_line
+    from deploy.effects.summing import summed
     from deploy.plan.transfer import Totals, entry_from, key_of, steps
 
     memory = Memory(root, ())
     with tempfile.TemporaryDirectory(dir=memory.folder) as folder:
         mark = scan(root, (), Path(folder) / "scan").fingerprint
         memory.remember(mark, memory.recall(Path(folder) / "scan"))
-        memory.remember(
-            mark,
-            (
-                scan_line(
-                    each
-                    if each.sha256 or each.type != "file"
-                    else each._replace(sha256=sha256_of(root, each))
-                )
-                for each in memory.found()
-            ),
-        )
+        asked = ((each, not each.sha256 and each.type == "file") for each in memory.found())
+        memory.remember(mark, map(scan_line, summed(root, asked)))
         changes = ((key_of(each), entry_from(each)) for each in memory.found())
         drafted = draft_manifest((), changes, Path(folder), "")
         written, _ = finish_manifest(drafted)

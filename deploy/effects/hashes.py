@@ -12,9 +12,9 @@ from itertools import chain
 from pathlib import Path
 from typing import IO
 
-from deploy.effects.parts import sha256_of
 from deploy.effects.scan import UNKNOWN, found_of
 from deploy.effects.settings import laptop_folder
+from deploy.effects.summing import Asked, summed
 from deploy.plan.transfer import (
     FILE,
     FOLDER,
@@ -204,19 +204,21 @@ def hash_what_may_be_there(
     root: str, found: Iterable[Found], base: Iterable[Entry], pathless: Pathless
 ) -> Iterator[Found]:
     """Hash files of which the box has one of the same path and size: they may be the same."""
-    for old, new in side_by_side(base, found):
-        pathless.see(old, new)
-        if new is None:
-            continue
-        alike = old is not None and (old.type, old.size) == (new.type, new.size)
-        if alike and not new.sha256 and new.type not in (FOLDER, LINK):
-            new = new._replace(sha256=sha256_of(root, new))
-        yield new
+
+    def asked() -> Iterator[Asked]:
+        for old, new in side_by_side(base, found):
+            pathless.see(old, new)
+            if new is None:
+                continue
+            alike = old is not None and (old.type, old.size) == (new.type, new.size)
+            yield new, alike and not new.sha256 and new.type not in (FOLDER, LINK)
+
+    return summed(root, asked())
 
 
 def hash_what_may_have_moved(root: str, found: Iterable[Found], sizes: set[int]) -> Iterator[Found]:
     """Hash new files that are as large as one that lost its path: they may be that one."""
-    for each in found:
-        if each.type == FILE and not each.sha256 and each.size in sizes:
-            each = each._replace(sha256=sha256_of(root, each))
-        yield each
+    return summed(
+        root,
+        ((each, each.type == FILE and not each.sha256 and each.size in sizes) for each in found),
+    )

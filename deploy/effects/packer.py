@@ -2,9 +2,10 @@
 
 Python does one thing at a time in a process. Reading and hashing small files is half of an
 upload's work on the laptop; a child does it, over its two pipes, and never sees the line:
-    in   a pack: (root, offset, members as tuples)
-    out  each batch: (bytes of the heads, of the contents, path, files, size), then those bytes; at
-         the end [sha256, placed as tuples], or {"kind", "message", "hint"} of an error
+    in   a pack: (root, offset, members as tuples), or files to hash: (root, None, files as tuples)
+    out  each batch of a pack: (bytes of the heads, of the contents, path, files, size), then those
+         bytes; at the end [sha256, placed as tuples]; of files, their checksums as a list;
+         or {"kind", "message", "hint"} of an error
 Each value goes as 4 bytes of big-endian length and then `marshal`: both ends are the same Python.
 """
 
@@ -17,11 +18,11 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from deploy.effects.parts import Batch, Pack, PackHere, Placed
+from deploy.effects.parts import Batch, Pack, PackHere, Placed, sha256_of
 from deploy.effects.writer import widen
 from deploy.errors import KitError, TransferError, error_named
 from deploy.plan.transfer import Found
@@ -79,6 +80,14 @@ class Packer:
         widen(self.stdout)
 
     def ask(self, root: str, members: list[Found], offset: int) -> None:
+        """For a pack."""
+        self._ask(root, members, offset)
+
+    def ask_sums(self, root: str, files: list[Found]) -> None:
+        """For the files' checksums."""
+        self._ask(root, files, None)
+
+    def _ask(self, root: str, members: list[Found], offset: int | None) -> None:
         try:
             put(self.stdin, (root, offset, [tuple(each) for each in members]))
             self.stdin.flush()
@@ -142,8 +151,19 @@ def serve() -> None:
     with contextlib.suppress(EOFError, OSError), os.fdopen(os.dup(1), "wb") as told:
         while True:
             root, offset, members = get(asked)
-            answer_pack(PackHere(root, map(Found._make, members), offset), told)
+            files = map(Found._make, members)
+            if offset is None:
+                answer_sums(root, files, told)
+            else:
+                answer_pack(PackHere(root, files, offset), told)
             told.flush()
+
+
+def answer_sums(root: str, files: Iterable[Found], told: IO[bytes]) -> None:
+    try:
+        put(told, [sha256_of(root, each) for each in files])
+    except KitError as no:
+        put(told, as_value(no))
 
 
 def answer_pack(pack: PackHere, told: IO[bytes]) -> None:
@@ -153,6 +173,10 @@ def answer_pack(pack: PackHere, told: IO[bytes]) -> None:
             told.write(heads)
             told.write(contents)
     except KitError as no:
-        put(told, {"kind": type(no).__name__, "message": no.message, "hint": no.hint})
+        put(told, as_value(no))
     else:
         put(told, [pack.sha256, [tuple(each) for each in pack.placed]])
+
+
+def as_value(fault: KitError) -> dict[str, str]:
+    return {"kind": type(fault).__name__, "message": fault.message, "hint": fault.hint}
