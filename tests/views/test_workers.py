@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -125,7 +126,8 @@ def test_one_is_killed_and_both_go_on_to_the_same_curve(boxes, tensorflow, tmp_p
     ]
     assert all("interrupted" in [each["state"] for each in way] for way in ways)
     log = one.run("sh", "-c", f"cat /data/runs/{chief}/logs/*").stdout
-    assert "worker 0 of 2: from step 100" in log or "worker 0 of 2: from step 150" in log
+    began = [int(step) for step in re.findall("worker 0 of 2: from step ([0-9]+)", log)]
+    assert began[0] == 0 and began[-1] in range(100, STEPS, 50), began  # how late the kill came
 
     output = f"/data/runs/{chief}/output"
     text, result = alone(tmp_path)
@@ -153,7 +155,7 @@ def runs_on(box):
 def test_a_taken_port_is_named_and_nothing_starts(boxes):  # noqa: F811
     one, two_ = start_two(boxes, [])
     two_.run("sh", "-c", "setsid python3 -m http.server 23456 >/dev/null 2>&1 &")
-    until(lambda: "23456" in two_.run("ss", "-ltn").stdout, 10, lambda: "no server")
+    until(lambda: "23456" in two_.run("ss", "-ltn").stdout, 60, lambda: "no server")
     done = fab("deploy", "--workers", "one,two", "--device", "cpu", code=20)
     assert "two: port 23456 is not free" in done.stderr
     assert runs_on(one) == runs_on(two_) == []
@@ -229,7 +231,7 @@ def test_a_box_that_came_back_under_another_address_is_told_and_met_again(networ
     two_.power_on()
     state = lambda: json.loads(two_.run("cat", f"/data/runs/{ids[1]}/state.json").stdout)  # noqa: E731
     fab("status", "--host", "two")  # a pod has nothing that starts its keeper again
-    until(lambda: (state().get("ending") or {}).get("kind") == "address", 60, lambda: state())
+    until(lambda: (state().get("ending") or {}).get("kind") == "address", 180, lambda: state())
     said = f"its addresses are {address_of(two_)}: fab deploy --workers one,two goes on"
     assert said in state()["ending"]["text"] and state()["state"] == "interrupted"
 
