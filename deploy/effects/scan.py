@@ -16,6 +16,7 @@ from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from deploy.effects.turns import threads_that_take_turns
 from deploy.effects.walk import Part, Survey, Walk, folded
 from deploy.errors import DataError
 from deploy.onbox.manifest import unquoted
@@ -103,10 +104,12 @@ class Scanning:
     def _work(self) -> None:
         source, exclude, target = self._asked
         try:
-            if os.path.isdir(source):
-                self._survey.set_result(scan(source, exclude, target, stop=self._stop))
-            else:
-                self._survey.set_result(scan_archive(source, target))
+            with threads_that_take_turns():
+                if os.path.isdir(source):
+                    survey = scan(source, exclude, target, stop=self._stop)
+                else:
+                    survey = scan_archive(source, target)
+            self._survey.set_result(survey)
         except BaseException as fault:
             self._survey.set_exception(fault)
 

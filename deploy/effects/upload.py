@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
@@ -18,6 +15,7 @@ from deploy.effects.parts import Batch, Pack, Placed, file_blocks, looked_at_aga
 from deploy.effects.scan import scan_line
 from deploy.effects.session import Session
 from deploy.effects.streams import Streams
+from deploy.effects.turns import threads_that_take_turns
 from deploy.errors import DataError
 from deploy.plan.transfer import (
     Change,
@@ -37,7 +35,6 @@ Incoming = dict[str, tuple[int, str]]  # key → bytes on the box, and SHA-256 o
 Told = Callable[[str, int, int], None]  # path, bytes and files that have gone since the last time
 AT_ONCE = 1000  # changes
 WAITING = 200_000  # changes that may wait for the end of a pack
-TURN = 0.0002  # s
 
 
 class Known(NamedTuple):
@@ -240,23 +237,6 @@ class Sender:
 
     def _tell_batch(self, batch: Batch) -> None:
         self.told(batch.path, batch.size, batch.files)
-
-
-@contextlib.contextmanager
-def threads_that_take_turns() -> Iterator[None]:
-    """While many changes are made in one thread, those that send do not wait for it.
-
-    By default a thread that has data to pass on gets its turn after 5 ms, at every frame. And the
-    garbage collector looks at each new tuple many times, of which none refers to itself.
-    """
-    interval, thresholds = sys.getswitchinterval(), gc.get_threshold()
-    sys.setswitchinterval(TURN)
-    gc.set_threshold(100_000, *thresholds[1:])
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval)
-        gc.set_threshold(*thresholds)
 
 
 def known_of(entry: Entry, hashed: Found | None = None) -> Known:
