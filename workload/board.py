@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+# The messages alone: tf.compat.v1, which names them, is a third of TensorFlow's modules.
+from tensorflow.core.framework.summary_pb2 import Summary
+from tensorflow.core.util.event_pb2 import Event, SessionLog
+
 from workload.data import Dataset
 
 MISREAD_SHOWN = 12
 SMALL = 1 << 20  # bytes of a graph; a larger one would hold somebody's constants, not structure
-Event, Summary = tf.compat.v1.Event, tf.compat.v1.Summary
 
 
 class Board:
@@ -30,7 +33,7 @@ class Board:
         path = folder / f"events.out.tfevents.{int(now)}.{os.uname().nodename}.{os.getpid()}"
         self._file = tf.io.TFRecordWriter(str(path))
         self._write(Event(wall_time=now, file_version="brain.Event:2"))
-        start = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
+        start = SessionLog(status=SessionLog.START)
         self._write(Event(wall_time=now, step=step + 1, session_log=start))
 
     def scalars(self, row: dict[str, Any]) -> None:

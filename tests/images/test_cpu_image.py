@@ -57,6 +57,53 @@ def test_it_imports_tensorflow_without_the_collector_which_goes_on_after_it(cpu_
     assert done.stdout.split() == ["True", "True"]
 
 
+# Tests' own flags of absl, which come with absl.testing; names that only tf_export asks for; and what
+# a loop over a set happens to leave behind.
+NOT_MISSED = ("FLAGS.__flags", ":_NAME_TO_SYMBOL_MAPPING", "weak_tensor_ops:tensor_oper")
+
+
+def test_what_comes_later_has_registered_what_a_plain_import_registers(cpu_image):
+    program = Path(__file__).with_name("registered.py")
+    run = ["run", "--rm", "--interactive", "--network", "none", "--volume", f"{program}:/it.py:ro"]
+    plainly = ["--env", "GPUBOX_PLAIN_IMPORT=1", cpu_image, "python", "/it.py"]
+    plain = docker(*run, *plainly).stdout
+    everything = json.loads(plain)
+    assert len(everything["registered"]) > 10_000 and len(everything["tables"]) > 40
+    tables = list(everything["tables"])
+    found = json.loads(docker(*run, cpu_image, "python", "/it.py", *tables, input=plain).stdout)
+    for used in ("", *tables):
+        lost = found[used]
+        assert lost.pop("names", None) == everything["tables"].get(used), used
+        flags = lost.get("absl.flags._flagvalues:FLAGS.__flags", [])
+        assert {flag.strip("'")[:5] for flag in flags} <= {"test_", "xml_o"}
+        assert [where for where in lost if not where.endswith(NOT_MISSED)] == [], used
+
+
+def test_what_comes_later_comes_when_it_is_asked_for(cpu_image):
+    script = (
+        "import sys, tensorflow as tf\n"
+        "print('keras' in sys.modules, 'tensorflow._api.v2.compat.v1' in sys.modules)\n"
+        "import tensorflow.compat.v1 as old\n"
+        "from tensorflow.keras import layers\n"
+        "print(old.Session.__name__, tf.compat.v1.Session is old.Session, tf.lite.Interpreter.__name__)\n"
+        "model = tf.keras.Sequential([layers.Input([2]), layers.Dense(1)])\n"
+        "model.compile('adam', 'mse')\n"
+        "model.fit(tf.ones([8, 2]), tf.ones([8, 1]), verbose=0)\n"
+        "tf.saved_model.save(tf.Module(), '/tmp/saved'); tf.saved_model.load('/tmp/saved')\n"
+        "print(round(tf.constant(1.7)).numpy(), 'tensorflow.python.keras' in sys.modules)\n"
+    )
+    done = docker("run", "--rm", "--network", "none", cpu_image, "python", "-c", script)
+    assert done.stdout.split() == [
+        "False",
+        "False",
+        "Session",
+        "True",
+        "Interpreter",
+        "2.0",
+        "True",
+    ]
+
+
 def test_the_usual_user_is_not_root(cpu_image):
     assert docker("run", "--rm", cpu_image, "id", "-u").stdout.strip() == "1000"
 
