@@ -145,8 +145,8 @@ FIGURES = {
     "a changed 3 MiB layer of the image: bytes sent; time against `docker save \\| ssh docker load`": (
         "镜像中 3 MiB 的一层改变:发送的字节数;用时与 `docker save \\| ssh docker load` 之比"
     ),
-    "`import tensorflow` in a new container, from start to end; with the collector at work": (
-        "新容器中 `import tensorflow`,从启动到结束;不停用垃圾回收时"
+    "`import tensorflow` in a new container, from start to end; without our start": (
+        "新容器中 `import tensorflow`,从启动到结束;不用我们的启动文件时"
     ),
     "CPU image; GPU image": "CPU 镜像;GPU 镜像",
     "requests of a warm `fab deploy`; of `fab status`": (
