@@ -22,12 +22,14 @@ def compile_own(archive: str, final: str) -> None:
     new = archive + ".compiled"
     try:
         with zipfile.ZipFile(archive) as source, zipfile.ZipFile(new, "w") as target:
-            for entry in source.infolist():
-                text = source.read(entry)
-                target.writestr(entry, text)
-                if entry.filename.endswith(".py"):
-                    stored = zipfile.ZipInfo(entry.filename + "c", entry.date_time)
-                    target.writestr(stored, _bytecode(text, os.path.join(final, entry.filename)))
+            entries = source.infolist()
+            texts = {entry.filename: source.read(entry) for entry in entries}
+            modules = {os.path.join(final, name): name for name in texts if name.endswith(".py")}
+            compiled = bytecodes([(texts[name], path) for path, name in modules.items()])
+            for entry in entries:
+                target.writestr(entry, texts[entry.filename])
+            for name, code in zip(modules.values(), compiled):
+                target.writestr(zipfile.ZipInfo(name + "c", (1980, 1, 1, 0, 0, 0)), code)
         os.replace(new, archive)
     finally:
         if os.path.exists(new):
@@ -36,6 +38,25 @@ def compile_own(archive: str, final: str) -> None:
     with open(note + ".new", "w") as file:
         file.write(sys.executable + "\n")
     os.replace(note + ".new", note)
+
+
+def bytecodes(sources: list[tuple[bytes, str]]) -> list[bytes]:
+    """Of modules (text and path); half of them by a child, as the first request waits for it."""
+    half = len(sources) // 2
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with os.fdopen(writer, "wb") as out:
+                out.write(marshal.dumps([_bytecode(*each) for each in sources[half:]]))
+        finally:
+            os._exit(0)  # what did not come is missed below
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answer:
+        mine = [_bytecode(*each) for each in sources[:half]]
+        theirs: list[bytes] = marshal.loads(answer.read())
+    os.waitpid(child, 0)
+    return mine + theirs
 
 
 def _bytecode(text: bytes, path: str) -> bytes:
