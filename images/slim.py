@@ -7,9 +7,7 @@ were delivered, and every licence file stays.
 
 from __future__ import annotations
 
-import compileall
 import os
-import py_compile
 import shutil
 import struct
 import subprocess
@@ -59,6 +57,7 @@ UNUSED = (
 )
 # Each goes into a layer of its own, so that a new TensorFlow does not ship CUDA again.
 SPLIT = ("nvidia", "tensorflow")
+COMPILERS = 8  # processes, however many cores there are: see compile_all
 
 
 def remove_unused(site: Path) -> None:
@@ -112,14 +111,20 @@ def loadable(library: bytes) -> bool:
 def compile_all(site: Path) -> None:
     """Compile all modules; a user without write access would compile again at every start.
 
-    The Dockerfiles fix PYTHONHASHSEED: sets in bytecode are written in the order of their hashes.
+    The same sources give the same bytes: the Dockerfiles fix PYTHONHASHSEED, for sets in bytecode are
+    written in the order of their hashes, and each process compiles the same files in the same order,
+    for what marshal writes of a string depends on what else its process holds of it.
     """
-    compileall.compile_dir(
-        site,
-        quiet=2,
-        workers=0,
-        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-    )
+    modules = sorted(str(path) for path in site.rglob("*.py"))
+    words = [sys.executable, "-s", "-m", "compileall", "-qq", "--invalidation-mode=unchecked-hash"]
+    compilers = []
+    for number in range(COMPILERS):
+        compiler = subprocess.Popen([*words, "-i", "-"], stdin=subprocess.PIPE, text=True)
+        with compiler.stdin as names:  # all are read before the first is compiled
+            names.writelines(f"{module}\n" for module in modules[number::COMPILERS])
+        compilers.append(compiler)
+    for compiler in compilers:
+        compiler.wait()
 
 
 def start_quietly(site: Path) -> None:
@@ -130,10 +135,10 @@ def start_quietly(site: Path) -> None:
 
 def settle_times(top: Path, epoch: int) -> None:
     """Set every time stamp to `epoch` (s), so that the same files make the same layer."""
-    for folder, _, files in os.walk(top, topdown=False):
-        for name in (*files, ""):
-            path = os.path.join(folder, name) if name else folder
-            os.utime(path, (epoch, epoch), follow_symlinks=False)
+    for folder, folders, files in os.walk(top):
+        for name in (*files, *folders):  # a link to a folder is among the folders and not entered
+            os.utime(os.path.join(folder, name), (epoch, epoch), follow_symlinks=False)
+    os.utime(top, (epoch, epoch))
 
 
 def split(site: Path) -> None:

@@ -98,9 +98,9 @@ def test_idle_shows_changes_and_resets_the_rule(reached):
     box = reached.open()
     unarmed = idle(box.desk(), NO_ACTION, {})[0]
     assert not unarmed["armed"] and "NOT armed" in unarmed["line"]
-    changed = idle(box.desk(), NO_ACTION, {"stop_after": "45m", "max_hours": "10"})[0]
+    changed = idle(box.desk(), NO_ACTION, {"stop_after": "45m", "max_hours": "1000"})[0]
     rule, origins = changed["rule"]["rule"], changed["rule"]["origins"]
-    assert (rule["stop_after"], rule["remind_after"], rule["max_hours"]) == (2700, 900, 10)
+    assert (rule["stop_after"], rule["remind_after"], rule["max_hours"]) == (2700, 900, 1000)
     assert origins["stop_after"] == "fab idle" and origins["poll"] == "boxes.box.idle"
     assert origins["max_unknown"] == "default"
     off = idle(box.desk(), NO_ACTION, {"stop_after": "off"})[0]
