@@ -36,7 +36,10 @@ REGISTER = (
     "tensorflow.python.debug.lib.debug_gradients",  # gradients, as does the next
     "tensorflow.python.debug.lib.dumping_callback",
     "tensorflow.lite.experimental.microfrontend.python.ops.audio_microfrontend_op",  # an operation
+    "tensorflow.python.distribute.experimental.rpc.rpc_ops",  # nothing: it is the one to import a NAMESAKE
 )
+# Packages that bear the name of a table and take its place below `tf` when they are first imported.
+NAMESAKES = ("distribute", "lite")
 # Registers what loads an optimizer of Keras 2 out of a SavedModel; too much for those who load none.
 WITH = {"tensorflow.python.saved_model.load": "tensorflow.python.keras"}
 # What the import system and those who look through sys.modules ask of any module.
@@ -108,8 +111,8 @@ def whole(spec: ModuleSpec, finder: TensorFlow) -> None:
             finder.thread = get_ident()
             execute(module)
             finder.thread = 0
-            for name in REGISTER if finder.postpones else ():
-                __import__(name)
+            if finder.postpones:
+                register(module)
         finally:
             finder.thread = 0
             gc.freeze()
@@ -117,6 +120,15 @@ def whole(spec: ModuleSpec, finder: TensorFlow) -> None:
                 gc.enable()
 
     spec.loader.exec_module = without_collecting  # type: ignore[union-attr, method-assign]
+
+
+def register(tensorflow: ModuleType) -> None:
+    """Import what registers something; what it puts in the place of a table makes way for that again."""
+    kept = {name: getattr(tensorflow, name) for name in NAMESAKES if hasattr(tensorflow, name)}
+    for name in REGISTER:
+        __import__(name)
+    for name, table in kept.items():
+        setattr(tensorflow, name, table)
 
 
 def known(origin: str) -> bool:

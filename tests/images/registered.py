@@ -99,7 +99,19 @@ def registered() -> Registered:
         "operations": sorted(each.name for each in operations.op),
         "modules": sorted(modules),
         "tensorflow": dir(tensorflow),
+        "tables": tables(),
     }
+
+
+def tables() -> list[str]:
+    """Each table and what stands below `tf` by its name; Keras binds one of them anew."""
+    names = [name.rsplit(".")[-1] for name in sys.modules if name.startswith("tensorflow._api.v2.")]
+    bound = {name: getattr(tensorflow, name, None) for name in {*names} - {"experimental"}}
+    return sorted(
+        f"{name} {each.__name__}"
+        for name, each in bound.items()
+        if isinstance(each, ModuleType) and f"tensorflow._api.v2.{name}" in sys.modules
+    )
 
 
 def missing(everything: Registered) -> Registered:

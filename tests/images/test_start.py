@@ -10,7 +10,7 @@ from images import build
 
 PACKAGE = {
     "tensorflow/__init__.py": """
-        from tensorflow._api.v2 import data, broken
+        from tensorflow._api.v2 import data, broken, lite
         import importlib.util
         where = importlib.util.find_spec("keras").origin
         try:
@@ -18,6 +18,9 @@ PACKAGE = {
         except ImportError:
             pass
         """,
+    "tensorflow/distribute/__init__.py": "",
+    "tensorflow/lite/__init__.py": "",
+    "tensorflow/_api/v2/lite/__init__.py": "Interpreter = 'Interpreter'",
     "tensorflow/_api/__init__.py": "",
     "tensorflow/_api/v2/__init__.py": "",
     "tensorflow/_api/v2/data/__init__.py": """
@@ -36,7 +39,7 @@ PACKAGE = {
         name = os.environ["NAME"]
         """,
     "keras/__init__.py": "import tensorflow; print('keras runs')",
-    "registers.py": "print('registers')",
+    "registers.py": "print('registers'); import tensorflow.lite as it; assert it.__path__",
 }
 
 
@@ -88,6 +91,11 @@ def test_it_holds_what_it_would_hold(run):
     last = "Dataset True Reads data. tensorflow._api.v2.data.experimental"
     said = run(script)
     assert said[1] == "True __init__.py" and said[-2:] == [last, "mine"]
+
+
+def test_a_package_of_the_same_name_does_not_take_its_place(run):
+    script = "import tensorflow as tf, tensorflow.lite; print(tf.lite.Interpreter)"
+    assert run(script) == ["registers", "Interpreter"]
 
 
 def test_a_look_through_all_modules_runs_none(run):
