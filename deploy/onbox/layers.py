@@ -13,13 +13,14 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import time
 import zlib
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import IO, Any, Callable, Generator, Iterator, Mapping, NamedTuple, cast
 
-from .imagefiles import BLOBS, CHUNK, blob_path, index_files, manifest_file
+from .imagefiles import BLOBS, CHUNK, blob_path, index_files, manifest_file, next_level
 from .refusal import Refusal
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # how these begin
@@ -135,7 +136,7 @@ def image_frames(
     image    {layers} as `docker inspect` gives them
     wanted   {layer: chunks to leave out} for those that travel
     told     called with the bytes of the image that are done with
-    level    zlib's, 0 to 9
+    level    zlib's for the first chunks, 0 or 1
     indexed  for the containerd image store, which wants the sizes of all layers: the whole is read
     """
     layers = image["layers"]
@@ -181,24 +182,38 @@ def _size(part: Part) -> int:
 
 
 def _chunks(part: Part, skip: int, told: Told, level: int) -> Generator[bytes, None, int]:
-    """The layer's chunks from `skip` on, compressed on all processors, in order; returns its size."""
-    waiting: deque[tuple[dict[str, Any], Future[bytes]]] = deque()
+    """The layer's chunks from `skip` on, compressed on all processors, in order; returns its size.
+
+    level  to begin with; from then on it follows what the line is seen to take
+    """
+    waiting: deque[tuple[dict[str, Any], int, Future[bytes]]] = deque()
     workers = os.cpu_count() or 1
-    number = size = 0
+    whole = {} if part.size is None else {"of": part.size}
+    number = size = sent = 0
+
+    def send_next() -> Generator[bytes, None, None]:
+        nonlocal level, sent
+        head, by, packed = waiting.popleft()
+        began = time.monotonic()
+        frame = _frame(head, packed.result())
+        ready = time.monotonic()
+        yield frame
+        if sent and by == level:  # the first had nothing to go on while it was deflated
+            level = next_level(by, len(frame), ready - began, time.monotonic() - ready)
+        sent += 1
+
     with ThreadPoolExecutor(workers) as pool:
         while block := _block(part.content):
             told(len(block))
             size += len(block)
             if number >= skip:
-                head = {"layer": part.digest, "chunk": number}
-                waiting.append((head, pool.submit(zlib.compress, block, level)))
+                head = {"layer": part.digest, "chunk": number, **whole}
+                waiting.append((head, level, pool.submit(zlib.compress, block, level)))
             number += 1
             if len(waiting) > workers:
-                head, packed = waiting.popleft()
-                yield _frame(head, packed.result())
+                yield from send_next()
         while waiting:
-            head, packed = waiting.popleft()
-            yield _frame(head, packed.result())
+            yield from send_next()
     yield _frame({"layer": part.digest, "size": size}, b"")
     return size
 

@@ -1,37 +1,31 @@
 """Takes the layers of an image that this box lacks, keeps them over a lost link, loads them.
 
 Frames on stdin: a line of JSON, then `bytes` of payload.
-    {"layer": ID, "chunk": I}   a layer's chunk I, deflated
+    {"layer": ID, "chunk": I}   a layer's chunk I, deflated; with "of": N where the layer's size is known
     {"layer": ID, "size": N}    that was all of it: N bytes
     {"file": NAME}              a small file of the saved image, as it is
     {"end": true, "ids": [ID]}  nothing more comes; what the image is called, by the engine's store
-Chunks are kept below ~/.gpubox/layers, one file each, until the image is loaded.
+Chunks are kept below ~/.gpubox/layers, one file each, until the image is loaded; the engine gets them
+while others still arrive.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import hashlib
-import io
 import json
 import os
 import re
 import shutil
-import subprocess
-import tarfile
-import tempfile
 import time
-import zlib
 from typing import Any, BinaryIO
 
 from .activity import active
-from .docker_runner import docker, last_line
+from .docker_runner import docker
 from .images import found, inspected
 from .layers import image_frames, saved_image
+from .loading import Arriving, chunk_path, loading
 from .locks import locked
 from .places import own_folder
-from .publish import atomic_file
 from .refusal import Refusal
 
 LAYER = re.compile(r"sha256:[0-9a-f]{64}")
@@ -110,22 +104,19 @@ def spooled(folder: str, now: float) -> dict[str, int]:
     return counts
 
 
-def chunk_path(folder: str, layer: str, number: int) -> str:
-    return os.path.join(folder, layer.split(":")[1], f"{number:08d}")
-
-
 def load_layers(request: dict[str, Any], wire: Any) -> dict[str, Any]:
-    """Verb: take frames, then load; {id, inputs}, or `refused` (words) where the engine wants more."""
+    """Verb: take frames and load them; {id, inputs}, or `refused` (words) where the engine wants more."""
     folder = spool_folder()
+    arriving = Arriving(folder)
     with active("load " + request["tag"]):
         with locked(os.path.join(folder, "lock"), "take an image", wait=60):
-            layers, files, ids = _receive(wire.input, folder)
-            refused = _load(folder, layers, files)
-            if refused:
+            with loading(arriving) as said:
+                ids = _receive(wire.input, arriving)
+            if said:
                 if keeps_in_containerd():
                     docker("image", "rm", request["tag"])  # it named it before it missed a layer
-                return {"id": "", "inputs": "", "refused": refused}
-            for layer in layers:
+                return {"id": "", "inputs": "", "refused": said[0]}
+            for layer in arriving.sizes:
                 shutil.rmtree(os.path.join(folder, layer.split(":")[1]), ignore_errors=True)
     image = found(request["tag"])
     if image["id"] not in ids:
@@ -137,24 +128,24 @@ def load_layers(request: dict[str, Any], wire: Any) -> dict[str, Any]:
     return {**image, "refused": ""}
 
 
-def _receive(source: BinaryIO, folder: str) -> tuple[dict[str, int], dict[str, bytes], list[str]]:
-    """Keep every chunk; returns {layer: its size}, the small files and the image's ids."""
-    layers: dict[str, int] = {}
-    files: dict[str, bytes] = {}
+def _receive(source: BinaryIO, arriving: Arriving) -> list[str]:
+    """Keep every chunk, and tell of it; returns the image's ids."""
     while True:
         head = _head(source)
         if head.get("end"):
-            return layers, files, list(head["ids"])
+            arriving.end()
+            return list(head["ids"])
         payload = _exactly(source, int(head["bytes"]))
         if "file" in head:
-            files[head["file"]] = payload
+            arriving.files[head["file"]] = payload
         elif "layer" in head:
             if not LAYER.fullmatch(head["layer"]):
                 raise Refusal("VerifyError", f"{head['layer']!r} is no layer", "")
             if "size" in head:
-                layers[head["layer"]] = int(head["size"])
+                arriving.whole(head["layer"], int(head["size"]))
             if "chunk" in head:
-                _keep(chunk_path(folder, head["layer"], int(head["chunk"])), payload)
+                _keep(chunk_path(arriving.folder, head["layer"], int(head["chunk"])), payload)
+                arriving.chunk(head["layer"], int(head["chunk"]), head.get("of"))
 
 
 def _head(source: BinaryIO) -> dict[str, Any]:
@@ -172,10 +163,12 @@ def _exactly(source: BinaryIO, count: int) -> bytes:
 
 
 def _keep(path: str, payload: bytes) -> None:
+    """Not synced: a chunk that a power cut spoils is found by its layer's digest, and sent again."""
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with atomic_file(path) as file:
+        with open(path + ".part", "wb") as file:
             file.write(payload)
+        os.replace(path + ".part", path)
     except OSError as no:
         if no.errno in (errno.ENOSPC, errno.EDQUOT):
             where = os.path.dirname(os.path.dirname(path))
@@ -183,75 +176,3 @@ def _keep(path: str, payload: bytes) -> None:
                 "NoSpace", f"{where}: no room for the image's layers", "free some there"
             ) from no
         raise
-
-
-class LayerReader:
-    """A layer out of its chunks; VerifyError at the end unless it is the layer of its name."""
-
-    def __init__(self, folder: str, layer: str) -> None:
-        self._folder, self._layer = folder, layer
-        self._next, self._block = 0, io.BytesIO()
-        self._digest = hashlib.sha256()
-
-    def read(self, count: int) -> bytes:
-        """`count` bytes, fewer only at the layer's end."""
-        data = self._block.read(count)
-        while len(data) < count and self._open_next():
-            data += self._block.read(count - len(data))
-        return data
-
-    def _open_next(self) -> bool:
-        path = chunk_path(self._folder, self._layer, self._next)
-        try:
-            with open(path, "rb") as file:
-                block = zlib.decompress(file.read())
-        except (OSError, zlib.error):
-            self.check()
-            return False
-        self._next += 1
-        self._digest.update(block)
-        self._block = io.BytesIO(block)
-        return True
-
-    def check(self) -> None:
-        if "sha256:" + self._digest.hexdigest() != self._layer:
-            shutil.rmtree(os.path.dirname(chunk_path(self._folder, self._layer, 0)))
-            raise Refusal(
-                "VerifyError",
-                f"layer {self._layer[:19]} arrived damaged and was removed",
-                "the same command sends it again",
-            )
-
-
-def _load(folder: str, layers: dict[str, int], files: dict[str, bytes]) -> str:
-    """Give `docker load` the image without the layers that are here; "" or the engine's refusal."""
-    with tempfile.TemporaryFile() as said:
-        child = subprocess.Popen(
-            ["docker", "load", "--quiet"], stdin=subprocess.PIPE, stdout=said, stderr=said
-        )
-        assert child.stdin is not None
-        try:
-            with contextlib.suppress(BrokenPipeError), child.stdin:
-                _write_tar(child.stdin, folder, layers, files)
-        except BaseException:
-            child.kill()
-            child.wait()
-            raise
-        code = child.wait()
-        said.seek(0)
-        words = said.read().decode(errors="replace")
-    return (last_line(words) or f"docker load ended with {code}") if code else ""
-
-
-def _write_tar(target: Any, folder: str, layers: dict[str, int], files: dict[str, bytes]) -> None:
-    with tarfile.open(fileobj=target, mode="w|", bufsize=1 << 20) as archive:
-        for layer, size in layers.items():
-            member = tarfile.TarInfo("blobs/sha256/" + layer.split(":")[1])
-            member.size = size
-            reader = LayerReader(folder, layer)
-            archive.addfile(member, reader)  # type: ignore[arg-type]
-            reader.check()
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))

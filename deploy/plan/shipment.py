@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from deploy.onbox.imagefiles import CHUNK
-
-# Bytes per second of a line from which on deflating costs more time than it saves: one core
-# deflates 70 MB/s (zlib's level 1, layers of our images, measured) to a third.
-FAST_LINE = 40e6
+from deploy.onbox.imagefiles import CHUNK, FAST_LINE
 
 
 def deflate_level(rate: float) -> int:
-    """zlib's level for a line of so many bytes per second: 1, or 0 (stored) on a fast one."""
+    """zlib's level to begin with on a line of so many bytes per second: 1, or 0 (stored) on a fast one."""
     return 0 if rate > FAST_LINE else 1
 
 

@@ -1,7 +1,14 @@
 """Which layers travel, and why, as a table."""
 
+import io
+import os
+import threading
+
 import pytest
 
+from deploy.onbox import loading
+from deploy.onbox.imagefiles import CHUNK, next_level
+from deploy.onbox.layers import Part, Saved, image_frames
 from deploy.plan.image import Bring, by_the_better_line
 from deploy.plan.shipment import deflate_level, known_layers, plan_shipment, why_these
 
@@ -63,3 +70,72 @@ def test_a_first_image_is_built_there_where_this_line_is_slow(bring, device, kno
 
 def test_a_slow_line_gets_deflated_layers_and_a_fast_one_gets_them_as_they_are():
     assert deflate_level(HOME) == 1 and deflate_level(LAB) == 0
+
+
+@pytest.mark.parametrize(
+    ("level", "waited", "sending", "then"),
+    [
+        (1, 0.3, 0.1, 0),  # the line stood still while a chunk was deflated
+        (1, 0.0, 0.1, 1),
+        (1, 0.3, 5.0, 1),
+        (0, 0.0, 0.1, 0),  # 160 MB/s
+        (0, 0.0, 2.0, 1),  # 8 MB/s
+    ],
+)
+def test_deflating_follows_what_the_line_is_seen_to_take(level, waited, sending, then):
+    assert next_level(level, CHUNK, waited, sending) == then
+
+
+def test_a_line_that_waits_for_the_deflater_gets_what_follows_as_it_is():
+    block = os.urandom(1 << 20) + b"0" * (3 << 20)
+    content = block * (10 * CHUNK // len(block))
+    parts = iter([Part(A, len(content), io.BytesIO(content)), Part(B, 2, io.BytesIO(b"{}"))])
+    frames = image_frames("x", Saved(B, parts), {"layers": [A]}, {A: 0}, lambda _: None, 1)
+    sent = [len(frame) for frame in frames if frame.startswith(b'{"layer"')][:-1]
+    assert len(sent) == 10 and sent[0] < CHUNK // 2 and sent[-1] > CHUNK
+
+
+def arrived(folder, *layers):
+    """Layers that are here, whole, as one stored chunk each."""
+    arriving = loading.Arriving(str(folder))
+    for layer, chunk in layers:
+        path = loading.chunk_path(str(folder), layer, 0)
+        os.makedirs(os.path.dirname(path))
+        with open(path, "wb") as file:
+            file.write(chunk)
+        arriving.chunk(layer, 0, 4)
+    return arriving
+
+
+def test_what_loads_waits_for_what_arrives(tmp_path):
+    arriving = arrived(tmp_path, (A, b""))
+    seen = []
+
+    def look():
+        for layer, size in arriving.layers():
+            seen.append((layer, size, arriving.has(layer, 0), arriving.has(layer, 1)))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    looking.join(0.2)
+    assert looking.is_alive() and seen == []  # whether there is a second chunk is not known
+    arriving.whole(A, 4)
+    arriving.whole(B, 0)
+    arriving.end()
+    looking.join(10)
+    assert seen == [(A, 4, True, False), (B, 0, False, False)]
+
+
+def test_what_loads_ends_where_the_line_breaks_off(tmp_path):
+    arriving = arrived(tmp_path, (A, b""))
+    arriving.end(broken=True)
+    with pytest.raises(loading.Refusal, match="broke off"):
+        arriving.has(A, 1)
+
+
+@pytest.mark.parametrize("chunk", [b"no deflate", b""])
+def test_a_layer_that_is_another_than_its_name_says_is_damaged(tmp_path, chunk):
+    arriving = arrived(tmp_path, (A, chunk))
+    arriving.end()
+    with pytest.raises(loading.Damaged):
+        loading.LayerReader(arriving, A).read(4)
