@@ -22,6 +22,7 @@ from typing import IO, Any, Callable, Generator, Iterator, Mapping, NamedTuple, 
 
 from .imagefiles import BLOBS, CHUNK, blob_path, index_files, manifest_file, next_level
 from .refusal import Refusal
+from .tars import Unzstd
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # how these begin
 Told = Callable[[int], None]
@@ -93,7 +94,8 @@ def _from_file(spool: IO[bytes], image: Mapping[str, Any]) -> Saved:
     def parts() -> Iterator[Part]:
         yield Part(digest, len(config), _member(archive, listed["Config"]))
         for layer, name in zip(image["layers"], listed["Layers"]):
-            yield Part(layer, None, _uncompressed(_member(archive, name), name))
+            with _uncompressed(_member(archive, name), name) as content:
+                yield Part(layer, None, content)
 
     return Saved(digest, parts())
 
@@ -110,16 +112,27 @@ def _member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
     return content
 
 
-def _uncompressed(content: IO[bytes], name: str) -> IO[bytes]:
+@contextmanager
+def _uncompressed(content: IO[bytes], name: str) -> Iterator[IO[bytes]]:
+    """The layer's tar, whatever its store keeps it compressed by."""
     begins = content.read(4)
     content.seek(0)
-    if begins == ZSTD:
-        raise Refusal(
-            "ImageError",
-            f"{name}: a layer compressed by zstd, which can't be read here",
-            "docker save IMAGE | ssh BOX docker load",
-        )
-    return cast(IO[bytes], gzip.GzipFile(fileobj=content)) if begins[:2] == GZIP else content
+    if begins[:2] == GZIP:
+        yield cast(IO[bytes], gzip.GzipFile(fileobj=content))
+    elif begins == ZSTD:
+        if not shutil.which("zstd"):
+            raise Refusal(
+                "ImageError",
+                f"{name[:26]}: a layer compressed by zstd, and no zstd program here",
+                "install zstd here, or docker save IMAGE | ssh BOX docker load",
+            )
+        program = Unzstd(cast(Any, content))
+        try:
+            yield program.stdout
+        finally:
+            program.stop(let_go=True)
+    else:
+        yield content
 
 
 def image_frames(

@@ -137,7 +137,10 @@ class Unzstd:
         if self._program.wait() != 0:
             raise EOFError("the zstd stream is damaged or ends early")
 
-    def stop(self) -> None:
+    def stop(self, let_go: bool = False) -> None:
+        """let_go  come back only when the source is no longer read; it must be one that never waits"""
         self._program.kill()
         self._program.wait()
+        if let_go:
+            self._thread.join()
         self.stdout.close()

@@ -1,12 +1,19 @@
 """Which layers travel, and why, as a table."""
 
+import gzip
+import hashlib
 import io
+import json
 import os
+import shutil
+import subprocess
+import tarfile
 import threading
+import zlib
 
 import pytest
 
-from deploy.onbox import loading
+from deploy.onbox import layers, loading
 from deploy.onbox.imagefiles import CHUNK, next_level
 from deploy.onbox.layers import Part, Saved, image_frames
 from deploy.plan.image import Bring, by_the_better_line
@@ -95,10 +102,10 @@ def test_a_line_that_waits_for_the_deflater_gets_what_follows_as_it_is():
     assert len(sent) == 10 and sent[0] < CHUNK // 2 and sent[-1] > CHUNK
 
 
-def arrived(folder, *layers):
+def arrived(folder, *whole):
     """Layers that are here, whole, as one stored chunk each."""
     arriving = loading.Arriving(str(folder))
-    for layer, chunk in layers:
+    for layer, chunk in whole:
         path = loading.chunk_path(str(folder), layer, 0)
         os.makedirs(os.path.dirname(path))
         with open(path, "wb") as file:
@@ -139,3 +146,54 @@ def test_a_layer_that_is_another_than_its_name_says_is_damaged(tmp_path, chunk):
     arriving.end()
     with pytest.raises(loading.Damaged):
         loading.LayerReader(arriving, A).read(4)
+
+
+def saved(*contents):
+    """A file as `docker save` of the containerd store writes it: (it, {layers})."""
+    digests = ["sha256:" + hashlib.sha256(each).hexdigest() for each in contents]
+    packed = [
+        gzip.compress(contents[0]),
+        *(
+            subprocess.run(["zstd", "-qc"], input=c, capture_output=True).stdout
+            for c in contents[1:]
+        ),
+    ]
+    names = [f"blobs/sha256/{number}" for number in range(len(packed))]
+    listed = json.dumps([{"Config": "blobs/sha256/c", "Layers": names}]).encode()
+    members = [
+        *zip(names, packed, strict=True),
+        ("blobs/sha256/c", b"{}"),
+        ("manifest.json", listed),
+    ]
+    spool = io.BytesIO()
+    with tarfile.open(fileobj=spool, mode="w") as archive:
+        for name, content in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    spool.seek(0)
+    return spool, {"layers": digests}
+
+
+@pytest.mark.skipif(shutil.which("zstd") is None, reason="no zstd program")
+@pytest.mark.parametrize("wanted", [(0, 1, 2), (2,)])
+def test_layers_that_a_store_keeps_compressed_travel_as_what_they_are(wanted):
+    contents = [os.urandom(3 << 20), os.urandom(5 << 20), b"two" * 1000]
+    spool, image = saved(*contents)
+    chosen = {image["layers"][each]: 0 for each in wanted}
+    frames = image_frames("x", layers._from_file(spool, image), image, chosen, lambda _: None)
+    got = {}
+    for frame in frames:
+        head, payload = frame.split(b"\n", 1)
+        if "chunk" in json.loads(head):
+            got[json.loads(head)["layer"]] = zlib.decompress(payload)
+    assert got == {image["layers"][each]: contents[each] for each in wanted}
+
+
+def test_without_the_zstd_program_the_remedy_is_exact(monkeypatch):
+    spool, image = saved(b"one", b"two") if shutil.which("zstd") else pytest.skip("no zstd program")
+    monkeypatch.setenv("PATH", "")
+    chosen = dict.fromkeys(image["layers"], 0)
+    with pytest.raises(loading.Refusal, match="no zstd program here") as no:
+        list(image_frames("x", layers._from_file(spool, image), image, chosen, lambda _: None))
+    assert no.value.kind == "ImageError" and "install zstd here" in no.value.hint
