@@ -3,6 +3,8 @@
 `python -m bench.accuracy [--quick] [--json] [--check] [--run NAME …] [--seeds 1 2 3] [--save]`.
 NAME is bp.30000, cnn.2000 or cnn.20000 (the last takes a quarter of an hour of CPU a seed).
 --save adds the runs, with date and versions, to bench/results/accuracy.json.
+--plain trains the same net as a plain TensorFlow-1 program instead, on as many images and for as
+many steps, with draws of its own: what the net itself reaches, whoever trains it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,32 @@ def train(name: str, seed: int) -> dict[str, Any]:
         command += ["--seed", str(seed), "--no-report"]
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         return record(name, seed, json.loads((Path(folder) / "result.json").read_text()))
+
+
+def train_plain(name: str, seed: int) -> dict[str, Any]:
+    """The same training by bench.plain in this process; what is worth recording of it."""
+    from bench.plain import Plain
+    from bench.train import defaults
+    from workload import data, device, results, run
+
+    program, steps = name.split(".")
+    dataset, arguments = data.load(mnist.folder()), defaults(program)
+    rows, held = run.split(arguments, len(dataset.train.labels))
+    images, labels = dataset.train.images, dataset.train.labels
+    began = time.perf_counter()
+    plain = Plain(program, images[rows], labels[rows], device.cores(), seed)
+    plain.steps(int(steps))
+    return {
+        "run": f"plain.{name}",
+        "seed": seed,
+        "test_accuracy": plain.accuracy(dataset.test.images, dataset.test.labels),
+        "validation_accuracy": plain.accuracy(images[held], labels[held]),
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "training_seconds": round(time.perf_counter() - began),
+        "device": device.cpu_name(),
+        "threads": [device.cores()] * 2,
+        "versions": results.versions(),
+    }
 
 
 def record(name: str, seed: int, result: dict[str, Any]) -> dict[str, Any]:
@@ -71,7 +100,7 @@ def save(records: list[dict[str, Any]]) -> None:
 def main() -> int:
     """Trains, prints, and with --check exits 1 where a target is missed."""
     parser = argparse.ArgumentParser("bench.accuracy", description=__doc__)
-    for flag in ("--quick", "--json", "--check", "--save"):
+    for flag in ("--quick", "--json", "--check", "--save", "--plain"):
         parser.add_argument(flag, action="store_true")
     parser.add_argument("--run", nargs="+", choices=RUNS, default=["bp.30000", "cnn.2000"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
@@ -80,10 +109,13 @@ def main() -> int:
     records = []
     for name in arguments.run:
         for seed in seeds:
-            records.append(train(name, seed))
+            records.append(train_plain(name, seed) if arguments.plain else train(name, seed))
             if not arguments.json:
                 accuracy = 100 * records[-1]["test_accuracy"]
-                print(f"{name} seed {seed}: {accuracy:.2f} % of the test images", flush=True)
+                print(
+                    f"{records[-1]['run']} seed {seed}: {accuracy:.2f} % of the test images",
+                    flush=True,
+                )
             if arguments.save:
                 save(records)
     found = worst(records)

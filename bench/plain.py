@@ -21,10 +21,10 @@ def biases(count: int) -> Any:
 
 
 def cnn() -> tuple[Any, ...]:
-    """(x, y, train operation, extra feeds) of the convolutional net."""
+    """(x, y, train operation, scores, dropout's kept share) of the convolutional net."""
     x = v1.placeholder(tf.float32, [None, 784])
     y = v1.placeholder(tf.int64, [None])
-    keep = v1.placeholder(tf.float32)
+    keep = v1.placeholder_with_default(tf.constant(1.0), [])
     h = tf.reshape(x, [-1, 28, 28, 1])
     for before, after in ((1, 32), (32, 64)):
         h = tf.nn.relu(tf.nn.conv2d(h, weights((5, 5, before, after)), 1, "SAME") + biases(after))
@@ -34,11 +34,11 @@ def cnn() -> tuple[Any, ...]:
     h = v1.nn.dropout(h, keep_prob=keep)
     scores = tf.matmul(h, weights((1024, 10))) + biases(10)
     loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=scores))
-    return x, y, v1.train.AdamOptimizer(1e-4).minimize(loss), {keep: 0.5}
+    return x, y, v1.train.AdamOptimizer(1e-4).minimize(loss), scores, {keep: 0.5}
 
 
 def bp() -> tuple[Any, ...]:
-    """(x, y, train operation, extra feeds) of the BP network."""
+    """(x, y, train operation, scores of the averaged weights, nothing) of the BP network."""
     x = v1.placeholder(tf.float32, [None, 784])
     y = v1.placeholder(tf.int64, [None])
     w1, b1, w2, b2 = weights((784, 500)), biases(500), weights((500, 10)), biases(10)
@@ -51,21 +51,25 @@ def bp() -> tuple[Any, ...]:
     descend = v1.train.GradientDescentOptimizer(rate).minimize(loss, global_step=step)
     with tf.control_dependencies([descend]):
         train = averages.apply([w1, b1, w2, b2])
-    return x, y, train, {}
+    a1, c1, a2, c2 = (averages.average(each) for each in (w1, b1, w2, b2))
+    averaged = tf.matmul(tf.nn.relu(tf.matmul(x, a1) + c1), a2) + c2
+    return x, y, train, averaged, {}
 
 
 class Plain:
     """One of the two in a session of its own; `steps(k)` trains k fed batches."""
 
-    def __init__(self, program: str, images: np.ndarray, labels: np.ndarray, threads: int) -> None:
-        self.images = images.reshape(len(images), -1).astype(np.float32)
-        if program == "cnn":
-            self.images /= 255.0
+    def __init__(
+        self, program: str, images: np.ndarray, labels: np.ndarray, threads: int, seed: int = 1
+    ) -> None:
+        self.divided = program == "cnn"
+        self.images = self._scaled(images)
         self.labels, self.batch = labels.astype(np.int64), 50 if program == "cnn" else 200
-        self.random, self.at = np.random.default_rng(1), 0
+        self.random, self.at = np.random.default_rng(seed), 0
         with tf.Graph().as_default():
-            v1.set_random_seed(1)
-            self.x, self.y, self.train, self.extra = cnn() if program == "cnn" else bp()
+            v1.set_random_seed(seed)
+            made = cnn() if program == "cnn" else bp()
+            self.x, self.y, self.train, self.scores, self.extra = made
             config = v1.ConfigProto(
                 intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads
             )
@@ -83,3 +87,17 @@ class Plain:
             self.at += self.batch
             feed = {self.x: self.images[part], self.y: self.labels[part], **self.extra}
             self.session.run(self.train, feed)
+
+    def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:
+        """The share of the images that the net as it is now reads right."""
+        right = 0
+        for at in range(0, len(images), 1000):
+            scores = self.session.run(self.scores, {self.x: self._scaled(images[at : at + 1000])})
+            right += int((scores.argmax(1) == labels[at : at + 1000]).sum())
+        return right / len(images)
+
+    def _scaled(self, images: np.ndarray) -> np.ndarray:
+        pixels = images.reshape(len(images), -1).astype(np.float32)
+        if self.divided:
+            pixels /= 255.0
+        return pixels
