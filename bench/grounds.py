@@ -62,6 +62,7 @@ class Ground:
     address: str
     prefix: list[str] = field(default_factory=list)
     count: int = 0
+    made: list[Path] = field(default_factory=list)
     server: int = 0  # process id of the sshd that listens
     cpu: float = (
         0.0  # s that the last command took on both sides: a fairer measure on a busy machine
@@ -101,7 +102,15 @@ class Ground:
         self.count += 1
         path = self.folder / f"{name}-{self.count}"
         path.mkdir()
+        self.made.append(path)
         return path
+
+    def remove_fresh(self) -> None:
+        """All that `fresh` made, with what commands put there, and off the disk."""
+        for path in self.made:
+            shutil.rmtree(path)
+        self.made.clear()
+        os.sync()
 
     def config(self, data: Path, fast: Path) -> dict[str, str]:
         """Environment of our own command for these folders of the box, and a laptop of its own."""
