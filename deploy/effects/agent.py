@@ -37,7 +37,8 @@ START = (
     f'[ -x "$y" ] && exec "$y" -S "$p" VERB; {FIND}; '
     '[ -n "$y" ] || exit 97; [ -f "$p" ] || exit 98; exec "$y" -S "$p" VERB'
 )
-WAIT = '[ -f "$p" ] || read -r w; '  # for the blank line before the request
+# That it runs, and a wait for the blank line before the request.
+WAIT = f'echo "{EVENT.decode()}{{\\"up\\": true}}" >&2; [ -f "$p" ] || read -r w; '
 INSTALL = (
     'umask 077; d="$HOME/.gpubox"; mkdir -p "$d" && t="$d/.new-$$" && cat >"$t" && '
     f'[ "$(wc -c <"$t")" -eq SIZE ] && {{ {FIND}; [ -z "$y" ] || '
@@ -107,7 +108,7 @@ class Agent:
 
         Where the program is not there yet, it is looked for again when the request comes.
         """
-        return self.link.stream(_in_shell(start_script(verb, waits=True)))
+        return self.link.stream(beginning(verb))
 
     def ask(self, stream: Stream, **request: Any) -> None:
         """Write the request; LinkLost where the connection did not come about."""
@@ -204,12 +205,18 @@ def start_script(verb: str, argument: str = "", waits: bool = False) -> str:
     """The line that runs a verb on a box, without single quotes or exclamation marks in it.
 
     argument  its request in URL-safe base64; "" where it comes by standard input
-    waits     for a line of input where the program is not there, as it may be by then
+    waits     for a line of input where the program is not there, as it may be by then; says with
+              an event that it has been reached
     """
     script = START.replace("PYTHONS", PYTHONS).replace("NAME", onbox_bundle().name)
     script = script.replace("WAIT", WAIT if waits else "")
     words = [verb, argument] if argument else [verb]
     return script.replace("VERB", shlex.join(words))
+
+
+def beginning(verb: str) -> str:
+    """The command that `Agent.begin` runs on a box."""
+    return _in_shell(start_script(verb, waits=True))
 
 
 def _in_shell(script: str) -> str:

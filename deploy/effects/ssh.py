@@ -15,6 +15,7 @@ import paramiko
 from paramiko.common import cMSG_CHANNEL_REQUEST
 from paramiko.ssh_exception import IncompatiblePeer
 
+from deploy.effects.ahead import Ahead
 from deploy.effects.alive import DEAD_SECONDS, PING_SECONDS
 from deploy.effects.hostkeys import HostKeys, holding_file
 from deploy.effects.link import Child, Done, OnLine, Stream, finish
@@ -43,7 +44,10 @@ class SshLink:
         user: str = "",
         port: int = 0,
         host: str = "",
+        ahead: str = "",
     ) -> None:
+        """`ahead`: a command that `stream` will be asked for; the system's ssh is on its way with it
+        while we log in. It never asks, and takes no host key but those that are known already."""
         self.name = name
         self._ssh_name = host or name
         self._config_file = config_file
@@ -54,8 +58,25 @@ class SshLink:
         self._by_system_ssh = False
         self._connection: Any = None
         self._spare: Future[Any] | None = None
-        self._connect()
+        self._ahead = self._begin_ahead(ahead)
+        try:
+            self._connect()
+        except BaseException:
+            self._drop_ahead()
+            raise
         self._open_spare()
+
+    def _begin_ahead(self, command: str) -> Ahead | None:
+        """Not through jump hosts: which keys they take is known only once we are through."""
+        direct = not self.target.jump and not self.target.proxy_command
+        if not command or not direct or shutil.which("ssh") is None:
+            return None
+        return Ahead(command, self._system_ssh(command))
+
+    def _drop_ahead(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead:
+            ahead.close()
 
     def _connect(self) -> None:
         """Log in with what needs no question, else by the system's ssh, else by asking."""
@@ -118,7 +139,16 @@ class SshLink:
 
     def stream(self, command: str) -> Stream:
         """The system's ssh where it gets in without asking, else a channel of our own."""
-        return self._system_ssh(command) if self.streams_apart() else self._channel(command)
+        if not self.streams_apart():
+            return self._channel(command)
+        return self._taken_ahead(command) or self._system_ssh(command)
+
+    def _taken_ahead(self, command: str) -> Child | None:
+        ahead = self._ahead
+        if ahead is None or ahead.command != command:
+            return None
+        self._ahead = None
+        return ahead.take(CONNECT_SECONDS)
 
     def streams_apart(self) -> bool:
         """See Link: by a connection of the system's ssh."""
@@ -269,6 +299,7 @@ class SshLink:
         return LinkLost(f"{self.name}: {why}", GOES_ON)
 
     def close(self) -> None:
+        self._drop_ahead()
         self._route.close()
 
 

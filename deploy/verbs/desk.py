@@ -36,16 +36,19 @@ class Desk:
         return box_named(self.config, name)
 
     @contextmanager
-    def open(self, name: str) -> Iterator[Agent]:
-        """The agent of a box; the connection is closed when the block ends."""
+    def open(self, name: str, ahead: str = "") -> Iterator[Agent]:
+        """The agent of a box; the connection is closed when the block ends.
+
+        ahead: the command of a stream that will be begun, on its way while we log in
+        """
         box = self.box(name)
-        link = self._link(name, box)
+        link = self._link(name, box, ahead)
         try:
             yield Agent(link, folders_of(box))
         finally:
             link.close()
 
-    def _link(self, name: str, box: Box) -> Link:
+    def _link(self, name: str, box: Box, ahead: str) -> Link:
         if (box.host or name) == "local":
             return LocalLink()
         from deploy.effects.hostkeys import HostKeys
@@ -53,7 +56,7 @@ class Desk:
 
         keys = HostKeys(self.show.ask, self.accept_new, box.fingerprint)
         ssh_config = str(beside_config(self.config.ssh_config)) if self.config.ssh_config else ""
-        return SshLink(name, keys, ssh_config, box.user, box.port, box.host)
+        return SshLink(name, keys, ssh_config, box.user, box.port, box.host, ahead)
 
 
 def folders_of(box: Box) -> dict[str, str]:

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from deploy.effects.agent import Agent
+from deploy.effects.agent import Agent, beginning
 from deploy.effects.hashes import Memory
 from deploy.effects.settings import beside_config
 from deploy.errors import DataError, TransferError, UsageError
 from deploy.plan.config import DataSet
 from deploy.plan.transfer import check_name, is_archive
 from deploy.verbs.desk import Desk
-from deploy.verbs.uploading import Source, Upload
+from deploy.verbs.uploading import Source, Upload, surely_sends
 
 
 def upload(desk: Desk, path: str, name: str, layout: str, exclude: str) -> list[dict[str, Any]]:
@@ -24,8 +24,10 @@ def upload(desk: Desk, path: str, name: str, layout: str, exclude: str) -> list[
     name, wanted = asked_for(desk, path, name, layout, exclude)
     results = []
     for host in desk.hosts:
-        with source_of(name, wanted) as source, desk.open(host) as box:
-            results.append({"box": host, **bring(desk, box, name, source)})
+        with source_of(name, wanted) as source:
+            ahead = beginning("receive") if surely_sends(desk, source) else ""
+            with desk.open(host, ahead) as box:
+                results.append({"box": host, **bring(desk, box, name, source)})
     return results
 
 

@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -93,6 +94,11 @@ class Source:
         return self.path if self.is_folder else os.path.dirname(self.path)
 
 
+def surely_sends(desk: Desk, source: Source) -> bool:
+    """Whether the way for the parts is worth its opening before anybody knows what to send."""
+    return not source.memory.has_version() and not desk.dry_run
+
+
 class Upload:
     """One upload: look at both sides, plan, show, carry out."""
 
@@ -104,8 +110,10 @@ class Upload:
 
     def run(self) -> dict[str, Any]:
         with contextlib.ExitStack() as opened:
-            stream = opened.enter_context(self._stream()) if self._surely_sends() else None
-            survey, state = self._look()
+            asking = self._ask()
+            apart = surely_sends(self.desk, self.source) and self.box.link.streams_apart()
+            stream = opened.enter_context(self._stream()) if apart else None
+            survey, state = self._look(asking)
             self._say_what_is_awkward(survey, state)
             version = self.memory.version_of(survey.fingerprint)
             if version and version == state["id"] and not state["damaged"]:
@@ -116,11 +124,6 @@ class Upload:
                 return self._bring(survey, state, None)
             # the way there takes its time: plan meanwhile
             return self._bring(survey, state, stream or opened.enter_context(self._stream()))
-
-    def _surely_sends(self) -> bool:
-        """Whether the way for the parts is worth its opening before anybody knows what to send."""
-        never = not self.memory.has_version() and not self.desk.dry_run
-        return never and self.box.link.streams_apart()
 
     @contextlib.contextmanager
     def _stream(self) -> Iterator[Stream]:
@@ -149,25 +152,25 @@ class Upload:
             return self._answer(survey, "", totals, 0, False)
         return self._carry_out(survey, state, base, Plan(totals, changes), stream)
 
-    def _look(self) -> tuple[Survey, dict[str, Any]]:
-        """Ask the box while the scan goes on here."""
-        answers: list[Any] = []
+    def _ask(self) -> Future[dict[str, Any]]:
+        """What the box has, asked for while the scan goes on here."""
+        answer: Future[dict[str, Any]] = Future()
 
         def ask() -> None:
             try:
-                answers.append(self.box.call("data_state", name=self.name))
+                answer.set_result(self.box.call("data_state", name=self.name))
             except BaseException as fault:
-                answers.append(fault)
+                answer.set_exception(fault)
 
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
+        threading.Thread(target=ask, daemon=True).start()
+        return answer
+
+    def _look(self, asking: Future[dict[str, Any]]) -> tuple[Survey, dict[str, Any]]:
+        """Both sides as they are; what can't go is refused before anything is sent."""
         survey = self.source.scanning.survey()
         refuse_what_cannot_go(survey, self.source.path)
         must_hold_something(survey.files, survey.skipped, self.source.path)
-        asking.join()
-        if isinstance(answers[0], BaseException):
-            raise answers[0]
-        return survey, answers[0]
+        return survey, asking.result()
 
     def _say_what_is_awkward(self, survey: Survey, state: dict[str, Any]) -> None:
         for text in [*warnings(survey), *state["notes"]]:

@@ -49,7 +49,7 @@ class Unreachable(Desk):
 
     tried = ()
 
-    def open(self, name):
+    def open(self, name, ahead=""):
         self.tried = (*self.tried, name)
         raise ConnectError(f"{name}: no answer", "try again")
 
