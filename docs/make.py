@@ -130,6 +130,9 @@ FIGURES = {
     ),
     "100,000 small files over loopback: time against `tar \\| ssh tar`, which checks and syncs "
     "nothing": "本机回环上传 100,000 个小文件:用时与不校验也不落盘的 `tar \\| ssh tar` 之比",
+    "one file of 1 GiB over loopback: rate against the best of `scp`, `rsync -a`, `tar \\| ssh tar`": (
+        "本机回环上传一个 1 GiB 的文件:速率与 `scp`、`rsync -a`、`tar \\| ssh tar` 中最快者之比"
+    ),
     "100,000 files with nothing changed: over loopback, and by `rsync -a`; over the slow line": (
         "100,000 个文件毫无改变:本机回环,以及 `rsync -a`;慢线路"
     ),
