@@ -227,7 +227,7 @@ def launch(
     return launch(desk, args, gpus, device, data, follow, from_)
 
 
-@verb(run="its id; the newest if empty")
+@verb("run", run="its id; the newest if empty")
 def resume(desk: Any, run: str = "") -> Any:
     """Start a stopped, interrupted or failed run again; it goes on where it was."""
     from deploy.verbs.launch import resume
@@ -236,6 +236,7 @@ def resume(desk: Any, run: str = "") -> Any:
 
 
 @verb(
+    "run",
     run="one run in full, with its last lines",
     watch="look again and again, until Ctrl-C",
     every="seconds from one look to the next",
@@ -255,6 +256,7 @@ def status(
 
 
 @verb(
+    "run",
     run="its id; the newest if empty",
     lines="how many lines from the end",
     follow="go on until the run ends, over lost links",
@@ -267,6 +269,7 @@ def logs(desk: Any, run: str = "", lines: int = 100, follow: bool = False) -> An
 
 
 @verb(
+    "run",
     run="its id; the newest if empty",
     now="without any grace: work since its last checkpoint is lost",
     grace='how long it may take to save, such as "2m"',
@@ -278,7 +281,7 @@ def stop(desk: Any, run: str = "", now: bool = False, grace: str = "") -> Any:
     return stop(desk, run, now, grace)
 
 
-@verb(run="its id")
+@verb("run", run="its id")
 def rm(desk: Any, run: str = "") -> Any:
     """Delete a run that has ended, with its checkpoints, from the box."""
     from deploy.verbs.stop import remove
@@ -287,6 +290,7 @@ def rm(desk: Any, run: str = "") -> Any:
 
 
 @verb(
+    "run",
     run="its id; the newest if empty",
     follow="go on until the run ends, over lost links",
     best="the checkpoint that is best by validation",
@@ -471,7 +475,7 @@ def watch(desk: Any, every: float = 30.0, once: bool = False) -> Any:
     return watch(desk, every, once)
 
 
-@verb(device="cpu, gpu or notebook")
+@verb("device", device="cpu, gpu or notebook")
 def build(desk: Any, device: str = "cpu") -> Any:
     """Build this clone's image: here, or with --host on the box by its own line."""
     from deploy.verbs.build import build
@@ -480,6 +484,7 @@ def build(desk: Any, device: str = "cpu") -> Any:
 
 
 @verb(
+    "device",
     device="cpu, gpu or notebook",
     image="another image, by name",
     from_="the box that has it (this machine's engine if empty)",

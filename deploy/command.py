@@ -219,7 +219,8 @@ def _parse_with_a_hint(parse: Callable[[], None]) -> Callable[[], None]:
             word = next(iter(re.findall(r"'([^']+)'", str(no))), "")
             flags = [flag for each in program.parser.contexts.values() for flag in each.flags]
             near = difflib.get_close_matches(word, [*program.collection.task_names, *flags], n=1)
-            hint = f"did you mean {near[0]}?" if near else "`fab help` shows all verbs"
+            box = f"a box is named by --host {word}; " if word and word[0] != "-" else ""
+            hint = f"did you mean {near[0]}?" if near else f"{box}`fab help` shows all verbs"
             raise Exit(f"error: {no}\n  {hint}", code=2) from None
 
     return parsed

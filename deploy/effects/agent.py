@@ -39,6 +39,7 @@ START = (
 )
 # That it runs, and a wait for the blank line before the request.
 WAIT = f'echo "{EVENT.decode()}{{\\"up\\": true}}" >&2; [ -f "$p" ] || read -r w; '
+LOOK = '[ -f "$HOME/.gpubox/NAME" ]'
 INSTALL = (
     'umask 077; d="$HOME/.gpubox"; mkdir -p "$d" && t="$d/.new-$$" && cat >"$t" && '
     f'[ "$(wc -c <"$t")" -eq SIZE ] && {{ {FIND}; [ -z "$y" ] || '
@@ -55,6 +56,7 @@ class Agent:
         self.folders = folders or {}
         self.also: dict[str, Any] = {}  # goes with every request, such as a deploy's lock
         self._ahead: dict[str, dict[str, Any]] = {}  # question → answer that came with another
+        self._is_there = False  # the program on the box, as far as is known
 
     def call(
         self,
@@ -89,16 +91,16 @@ class Agent:
 
     def _installed(self, verb: str, line: bytes, on_event: OnEvent | None) -> Done:
         done = self._run(verb, line, on_event)
-        if done.code != ABSENT:
-            return done
-        self.install()
-        return self._run(verb, line, on_event)
+        if done.code == ABSENT:
+            self.install()
+            done = self._run(verb, line, on_event)
+        self._is_there = done.code not in (ABSENT, NO_PYTHON)
+        return done
 
     def open(self, verb: str, **request: Any) -> Stream:
-        """Start a request with bulk data; the request's line has been written.
-
-        The caller knows that the program is on the box (some `call` came before).
-        """
+        """Start a request with bulk data; the request's line has been written."""
+        if not self._is_there:
+            self._put_there()
         stream = self.begin(verb)
         self.ask(stream, **request)
         return stream
@@ -121,6 +123,13 @@ class Agent:
 
     def answer(self, verb: str, done: Done) -> dict[str, Any]:
         return read_answer(self.link.name, verb, done)
+
+    def _put_there(self) -> None:
+        """Before a stream that is the first request: what it sends can't be sent twice."""
+        script = LOOK.replace("NAME", onbox_bundle().name)
+        if self.link.run(_in_shell(script)).code != 0:
+            self.install()
+        self._is_there = True
 
     def install(self) -> None:
         """Put the zipapp on the box under its hash; an existing one is never overwritten."""

@@ -54,3 +54,15 @@ def test_a_port_out_of_range_is_one_line_and_exit_2():
     done = fab("forward", "99999")
     assert done.returncode == 2
     assert "PORT: expected a port between 1 and 65535, got 99999" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["status", "logs", "stop", "resume", "rm", "fetch"])
+def test_a_run_needs_no_flag(verb):
+    done = fab(verb, "20260101-0000-cnn-0000")
+    assert done.returncode not in (0, 2), done.stderr
+    assert "20260101-0000-cnn-0000" in done.stderr and "No idea" not in done.stderr
+
+
+def test_a_box_without_its_flag_is_told_of_it():
+    done = fab("doctor", "gpu-box")
+    assert done.returncode == 2 and "a box is named by --host gpu-box; `fab help`" in done.stderr
