@@ -209,6 +209,19 @@ def _take_words(run: Callable[..., Any], flag: str) -> None:
     core.unparsed = words_as_flag(core.unparsed, name, flag, [*switches, "--help", "-h"])
 
 
+def _hint(word: str) -> str:
+    """The nearest verb, or flag of the verb that was typed; else where to read on."""
+    typed = program.core.unparsed[:1]
+    verbs = [each for each in typed if each in program.parser.contexts]
+    flags = [flag for each in verbs for flag in program.parser.contexts[each].flags]
+    near = difflib.get_close_matches(word, [*program.collection.task_names, *flags], n=1)
+    if near:
+        return f"did you mean {near[0]}?"
+    if word.startswith("-"):
+        return " ".join(["`fab", *verbs, "--help` shows the flags"])
+    return f"a box is named by --host {word}; `fab help` shows all verbs"
+
+
 def _parse_with_a_hint(parse: Callable[[], None]) -> Callable[[], None]:
     """Fabric's reading of the command line, with our exit code and the nearest verb or flag."""
 
@@ -217,11 +230,7 @@ def _parse_with_a_hint(parse: Callable[[], None]) -> Callable[[], None]:
             parse()
         except ParseError as no:
             word = next(iter(re.findall(r"'([^']+)'", str(no))), "")
-            flags = [flag for each in program.parser.contexts.values() for flag in each.flags]
-            near = difflib.get_close_matches(word, [*program.collection.task_names, *flags], n=1)
-            box = f"a box is named by --host {word}; " if word and word[0] != "-" else ""
-            hint = f"did you mean {near[0]}?" if near else f"{box}`fab help` shows all verbs"
-            raise Exit(f"error: {no}\n  {hint}", code=2) from None
+            raise Exit(f"error: {no}\n  {_hint(word)}", code=2) from None
 
     return parsed
 

@@ -66,3 +66,16 @@ def test_a_run_needs_no_flag(verb):
 def test_a_box_without_its_flag_is_told_of_it():
     done = fab("doctor", "gpu-box")
     assert done.returncode == 2 and "a box is named by --host gpu-box; `fab help`" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words, hint",
+    [
+        (["dcotor"], "did you mean doctor?"),
+        (["idle", "--stop-aftr", "1h"], "did you mean --stop-after?"),
+        (["idle", "--off"], "`fab idle --help` shows the flags"),  # another verb has it
+    ],
+)
+def test_a_slip_meets_a_hint_for_the_verb_that_was_typed(words, hint):
+    done = fab(*words)
+    assert done.returncode == 2 and hint in done.stderr, done.stderr
