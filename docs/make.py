@@ -119,9 +119,8 @@ FIGURES = {
     ),
     "BP network, the same": "BP 网络,同上",
     "test accuracy: BP, 30,000 steps, three seeds": "测试准确率:BP,30,000 步,三个随机种子",
-    "convolutional net, 2,000 steps; 20,000 steps; three seeds each": (
-        "卷积网络,2,000 步;20,000 步;各三个随机种子"
-    ),
+    "convolutional net, 2,000 steps, three seeds; 20,000 steps, six; as a plain TensorFlow-1 "
+    "program, three": ("卷积网络,2,000 步,三个随机种子;20,000 步,六个;原始 TensorFlow-1 程序,三个"),
     "a checkpoint every 1,000 steps costs": "每 1,000 步存一个检查点的代价",
     "100,000 small files over a slow line (50 ms, 100 Mbit/s): share of the line's rate; files per "
     "second against Fabric `put`, `scp -r`; time against `rsync -a`": (
