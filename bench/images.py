@@ -2,7 +2,7 @@
 
     --quick   one repetition instead of three
     --json    figures as JSON        --check   exit 1 where a target is missed
-    --only A  only parts whose names begin so: sizes, rebuilds, starts, ship
+    --only A  only some parts, with commas between: sizes, rebuilds, starts, ship
     --out F   write the figures over those of the same names in the file F as well
 Needs a Docker engine; ships to a real box in a container. Ours and `docker save | ssh docker load`
 are measured by turns; of several repetitions the best counts, for other work only adds.
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bench.grounds import as_json
 from bench.targets import shortfalls
-from bench.transfer import keep
+from bench.transfer import chosen, keep
 from deploy.effects import engine
 from deploy.verbs import bring, shipping
 from images import build
@@ -233,11 +233,10 @@ def main() -> int:
         [build.ROOT / "images/build.py", "cpu", "--quiet"], check=True, stdout=sys.stderr
     )
     parts = {"sizes": sizes, "rebuilds": rebuilds, "starts": starts, "ship": to_a_box}
-    for name, part in parts.items():
-        if name.startswith(asked.only):
-            part(turns, note)
-            if asked.out:
-                keep(asked.out, figures)
+    for name in chosen(asked.only, parts):
+        parts[name](turns, note)
+        if asked.out:
+            keep(asked.out, figures)
     if asked.json:
         print(as_json(figures))
     missed = shortfalls(figures)

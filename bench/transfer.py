@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bench import stagings, uploads
@@ -41,7 +41,7 @@ def main() -> int:
         figures[name] = value
         print(f"{name:55} {value:12.4g} {unit}", file=sys.stderr, flush=True)
 
-    for scenario in chosen(asked.only):
+    for scenario in chosen(asked.only, SCENARIOS):
         SCENARIOS[scenario](asked.quick, note)
         if asked.out:
             keep(asked.out, figures)
@@ -52,12 +52,12 @@ def main() -> int:
     return 1 if asked.check and missed else 0
 
 
-def chosen(only: str) -> list[str]:
-    """The scenarios whose names begin with one of `only`; all of them where it is empty."""
+def chosen(only: str, names: Iterable[str]) -> list[str]:
+    """Those whose names begin with one of `only`; all of them where it is empty."""
     starts = tuple(only.split(","))
-    found = [name for name in SCENARIOS if name.startswith(starts)]
+    found = [name for name in names if name.startswith(starts)]
     if not found:
-        raise SystemExit(f"--only {only}: there is {', '.join(SCENARIOS)}")
+        raise SystemExit(f"--only {only}: there is {', '.join(names)}")
     return found
 
 
