@@ -20,7 +20,7 @@ from tests.views.test_workers import (  # noqa: F401
 
 pytestmark = [pytest.mark.engine, pytest.mark.box, pytest.mark.slow, pytest.mark.tensorflow]
 pytestmark += [pytest.mark.timeout(2400)]  # on a busy machine
-STEPS = 3000
+STEPS = 8000  # half a minute of a quick machine: time for both blows
 FLAGS = ["--batch", "120", "--hidden", "60", "--learning-rate", "0.05", "--pixel-scale", "255"]
 FLAGS += ["--steps", str(STEPS), "--save-every", "200", "--log-every", "50"]
 # As in test_workers: the same batches, with floats added in another order.
